@@ -1,0 +1,1 @@
+"""What a tensor and a graph are: types, quantised blocks, GGUF, operations, shapes."""

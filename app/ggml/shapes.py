@@ -1,0 +1,196 @@
+"""Type and shape of each operation's result, from its sources and parameters.
+
+One table, `INFER`, serves the builder (which asks what a new node looks like) and the verifier
+(which checks what a peer says a node looks like). The rules follow the constructors of ggml.c at
+llama.cpp b11434. Views are not here: their shape is free and only their bounds matter."""
+
+from collections.abc import Callable
+
+from app.errors import GraphError
+from app.ggml.op_params import Params, RopeParams
+from app.ggml.ops import Op
+from app.ggml.tensor import Shape, Tensor
+from app.ggml.types import GGMLType
+
+Sources = tuple[Tensor | None, ...]
+Inferred = tuple[GGMLType, Shape]
+InferFn = Callable[[Op, Sources, Params], Inferred]
+
+
+def infer(op: Op, sources: Sources, params: Params) -> Inferred:
+    """Return the type and shape [ne] that `op` makes of `sources`.
+
+    Raises: GraphError naming the operation and the shapes that do not fit.
+    """
+    rule = INFER.get(op)
+    if rule is None:
+        raise GraphError(
+            f"{op.name}: no shape rule, expected one of {', '.join(o.name for o in INFER)}"
+        )
+    return rule(op, sources, params)
+
+
+def _source(op: Op, sources: Sources, index: int) -> Tensor:
+    tensor = sources[index] if index < len(sources) else None
+    if tensor is None:
+        raise GraphError(f"{op.name}: source {index} is missing")
+    return tensor
+
+
+def _check(ok: bool, op: Op, *tensors: Tensor, want: str) -> None:
+    if not ok:
+        shapes = ", ".join(f"{t.type.name}{list(t.ne)}" for t in tensors)
+        raise GraphError(f"{op.name}: sources {shapes}: expected {want}")
+
+
+def can_repeat(small: Shape, large: Shape) -> bool:
+    """Whether `small` fills `large` by whole repetitions (ggml_can_repeat)."""
+    return all(s > 0 and b % s == 0 for s, b in zip(small, large, strict=True))
+
+
+def _same(op: Op, sources: Sources, params: Params) -> Inferred:
+    a = _source(op, sources, 0)
+    return a.type, a.ne
+
+
+def _binary(op: Op, sources: Sources, params: Params) -> Inferred:
+    a, b = _source(op, sources, 0), _source(op, sources, 1)
+    _check(can_repeat(b.ne, a.ne), op, a, b, want="the second to repeat into the first")
+    return a.type, a.ne
+
+
+def _mul_mat(op: Op, sources: Sources, params: Params) -> Inferred:
+    a, b = _source(op, sources, 0), _source(op, sources, 1)
+    fits = a.ne[0] == b.ne[0] and can_repeat((1, 1, a.ne[2], a.ne[3]), (1, 1, b.ne[2], b.ne[3]))
+    _check(fits, op, a, b, want="equal ne[0] and repeatable ne[2], ne[3]")
+    return GGMLType.F32, (a.ne[1], b.ne[1], b.ne[2], b.ne[3])
+
+
+def _get_rows(op: Op, sources: Sources, params: Params) -> Inferred:
+    a, b = _source(op, sources, 0), _source(op, sources, 1)
+    fits = a.ne[2] == b.ne[1] and a.ne[3] == b.ne[2] and b.ne[3] == 1
+    _check(fits and b.type == GGMLType.I32, op, a, b, want="I32 indices [n, ne2, ne3]")
+    result = GGMLType.I32 if a.type == GGMLType.I32 else GGMLType.F32
+    return result, (a.ne[0], b.ne[0], b.ne[1], b.ne[2])
+
+
+def _set_rows(op: Op, sources: Sources, params: Params) -> Inferred:
+    """Sources are the new rows, their indices, and the tensor that is written."""
+    b, c, a = (_source(op, sources, i) for i in range(3))
+    fits = (
+        a.ne[0] == b.ne[0]
+        and a.ne[2:] == b.ne[2:]
+        and b.ne[1] == c.ne[0]
+        and can_repeat((1, 1, c.ne[1], c.ne[2]), (1, 1, b.ne[2], b.ne[3]))
+        and c.ne[3] == 1
+    )
+    _check(fits, op, b, c, a, want="rows [n, m], indices [m], destination [n, any]")
+    types = b.type in (GGMLType.F32, GGMLType.F16) and c.type in (GGMLType.I64, GGMLType.I32)
+    _check(types, op, b, c, a, want="F32 or F16 rows and I64 or I32 indices")
+    return a.type, a.ne
+
+
+def _rope(op: Op, sources: Sources, params: Params) -> Inferred:
+    a, b = _source(op, sources, 0), _source(op, sources, 1)
+    rope = RopeParams.unpack(params)
+    fits = b.type == GGMLType.I32 and b.ne == (a.ne[2], 1, 1, 1)
+    _check(fits, op, a, b, want="I32 positions [ne2]")
+    in_row = rope.n_dims > 0 and rope.n_offs >= 0 and rope.n_offs + rope.n_dims <= a.ne[0]
+    _check(in_row and rope.n_dims % 2 == 0, op, a, want=f"even n_dims {rope.n_dims} within the row")
+    factors = sources[2] if len(sources) > 2 else None
+    if factors is not None:
+        fits = factors.type == GGMLType.F32 and factors.ne[0] >= rope.n_dims // 2
+        _check(fits, op, a, factors, want="F32 frequency factors [n_dims/2]")
+    return a.type, a.ne
+
+
+def _soft_max(op: Op, sources: Sources, params: Params) -> Inferred:
+    a = _source(op, sources, 0)
+    mask = sources[1] if len(sources) > 1 else None
+    if mask is not None:
+        fits = (
+            mask.type in (GGMLType.F16, GGMLType.F32)
+            and mask.ne[0] == a.ne[0]
+            and mask.ne[1] >= a.ne[1]
+            and can_repeat((1, 1, mask.ne[2], mask.ne[3]), (1, 1, a.ne[2], a.ne[3]))
+        )
+        _check(fits, op, a, mask, want="a mask [ne0, >= ne1, ...]")
+    return a.type, a.ne
+
+
+def _flash_attn(op: Op, sources: Sources, params: Params) -> Inferred:
+    """Sources are Q [d, n, h, s], K [d, n_kv, h_kv, s], V [dv, n_kv, h_kv, s], mask [n_kv, >= n,
+    ...].
+    """
+    q, k, v = (_source(op, sources, i) for i in range(3))
+    fits = (
+        q.ne[0] == k.ne[0]
+        and k.ne[1:] == v.ne[1:]
+        and q.ne[3] == k.ne[3]
+        and k.ne[2] > 0
+        and q.ne[2] % k.ne[2] == 0
+    )
+    _check(
+        fits and q.type == GGMLType.F32,
+        op,
+        q,
+        k,
+        v,
+        want="F32 Q, K and V of one length and head ratio",
+    )
+    mask = sources[3] if len(sources) > 3 else None
+    if mask is not None:
+        fits = mask.ne[0] == k.ne[1] and mask.ne[1] >= q.ne[1]
+        fits = fits and can_repeat((1, 1, mask.ne[2], mask.ne[3]), (1, 1, q.ne[2], q.ne[3]))
+        _check(
+            fits and mask.type == GGMLType.F16,
+            op,
+            q,
+            k,
+            mask,
+            want="an F16 mask [n_kv, >= n_tokens]",
+        )
+    return GGMLType.F32, (v.ne[0], q.ne[2], q.ne[1], q.ne[3])
+
+
+def _glu(op: Op, sources: Sources, params: Params) -> Inferred:
+    a = _source(op, sources, 0)
+    b = sources[1] if len(sources) > 1 else None
+    if b is not None:
+        _check(a.ne == b.ne and a.type == b.type, op, a, b, want="equal shapes")
+        return a.type, a.ne
+    _check(a.ne[0] % 2 == 0, op, a, want="an even ne[0]")
+    return a.type, (a.ne[0] // 2, *a.ne[1:])
+
+
+def _sum_rows(op: Op, sources: Sources, params: Params) -> Inferred:
+    a = _source(op, sources, 0)
+    return a.type, (1, *a.ne[1:])
+
+
+INFER: dict[Op, InferFn] = {
+    Op.ADD: _binary,
+    Op.SUB: _binary,
+    Op.MUL: _binary,
+    Op.DIV: _binary,
+    Op.SQR: _same,
+    Op.SQRT: _same,
+    Op.LOG: _same,
+    Op.SIN: _same,
+    Op.COS: _same,
+    Op.SUM_ROWS: _sum_rows,
+    Op.MEAN: _sum_rows,
+    Op.NORM: _same,
+    Op.RMS_NORM: _same,
+    Op.L2_NORM: _same,
+    Op.SCALE: _same,
+    Op.CLAMP: _same,
+    Op.UNARY: _same,
+    Op.MUL_MAT: _mul_mat,
+    Op.GET_ROWS: _get_rows,
+    Op.SET_ROWS: _set_rows,
+    Op.ROPE: _rope,
+    Op.SOFT_MAX: _soft_max,
+    Op.FLASH_ATTN_EXT: _flash_attn,
+    Op.GLU: _glu,
+}

@@ -1,0 +1,130 @@
+"""The node of a compute graph: a typed, strided array that an operation makes from its sources.
+
+Shapes and strides are in ggml order, fastest first: `ne` counts elements, `nb` counts bytes (of a
+whole block for `nb[0]`). A tensor gets its memory from `buffer` and `offset`: weights and caches
+when they are loaded, the others from the memory planner. A view shares the memory of `view_src`
+from byte `view_offs` on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntFlag
+from typing import Protocol
+
+from app.errors import GraphError
+from app.ggml.op_params import Params
+from app.ggml.ops import Op
+from app.ggml.types import TRAITS, GGMLType, row_size
+
+MAX_DIMS = 4
+MAX_SRC = 10
+MAX_NAME = 63
+
+Shape = tuple[int, int, int, int]
+
+
+class TensorFlag(IntFlag):
+    """ggml's tensor flags."""
+
+    NONE = 0
+    INPUT = 1
+    OUTPUT = 2
+    PARAM = 4
+    LOSS = 8
+    COMPUTE = 16
+
+
+class Buffer(Protocol):
+    """A run of bytes on some device; tensors point into it by offset."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the buffer."""
+
+
+@dataclass(slots=True, eq=False)
+class Tensor:
+    """One tensor of a graph; identity is the object itself."""
+
+    type: GGMLType
+    ne: Shape
+    nb: Shape
+    op: Op = Op.NONE
+    params: Params = field(default_factory=Params)
+    src: tuple["Tensor | None", ...] = ()
+    view_src: "Tensor | None" = None
+    view_offs: int = 0
+    flags: TensorFlag = TensorFlag.NONE
+    name: str = ""
+    buffer: Buffer | None = None
+    offset: int = 0
+
+    @property
+    def n_elements(self) -> int:
+        """Number of elements."""
+        return self.ne[0] * self.ne[1] * self.ne[2] * self.ne[3]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes from the first to the last element, gaps included (ggml_nbytes)."""
+        if 0 in self.ne:
+            return 0
+        traits = TRAITS[self.type]
+        if traits.block_size == 1:
+            span = traits.type_size + (self.ne[0] - 1) * self.nb[0]
+        else:
+            span = self.ne[0] * self.nb[0] // traits.block_size
+        return span + sum((self.ne[i] - 1) * self.nb[i] for i in (1, 2, 3))
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return self.ne[1] * self.ne[2] * self.ne[3]
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether elements follow one another without gaps in ggml order."""
+        return self.nb == contiguous_strides(self.type, self.ne)
+
+    def require(self, index: int) -> "Tensor":
+        """Return source `index`.
+
+        Raises: GraphError when it is absent.
+        """
+        tensor = self.src[index] if index < len(self.src) else None
+        if tensor is None:
+            raise GraphError(f"{self.op.name} '{self.name}': source {index} is missing")
+        return tensor
+
+    def optional(self, index: int) -> "Tensor | None":
+        """Return source `index`, or None when it is absent."""
+        return self.src[index] if index < len(self.src) else None
+
+
+def make_shape(ne: Sequence[int]) -> Shape:
+    """Pad `ne` with ones to four dimensions.
+
+    Raises: GraphError for more than four dimensions or a negative one.
+    """
+    if len(ne) > MAX_DIMS or any(n < 0 for n in ne):
+        raise GraphError(f"shape {list(ne)}: expected up to {MAX_DIMS} dimensions, none negative")
+    padded = tuple(ne) + (1,) * (MAX_DIMS - len(ne))
+    return (padded[0], padded[1], padded[2], padded[3])
+
+
+def contiguous_strides(type_: GGMLType, ne: Shape) -> Shape:
+    """Strides in bytes of a tensor without gaps.
+
+    Raises: GraphError when a row is not a whole number of blocks.
+    """
+    try:
+        nb1 = row_size(type_, ne[0])
+    except ValueError as error:
+        raise GraphError(str(error)) from None
+    nb2 = nb1 * ne[1]
+    return (TRAITS[type_].type_size, nb1, nb2, nb2 * ne[2])
+
+
+def new_tensor(type_: GGMLType, ne: Sequence[int], name: str = "") -> Tensor:
+    """Make a leaf tensor [ne] without gaps and without memory."""
+    shape = make_shape(ne)
+    return Tensor(type_, shape, contiguous_strides(type_, shape), name=name)
