@@ -2,7 +2,7 @@
 
 Model definitions call it; nodes stand in call order, which is execution order. Shapes are checked
 as the node is made (`app.ggml.shapes`), so a wrong model fails where it is written. Results have no
-memory yet: see `app.ggml.planner`. """
+memory yet: see `app.ggml.planner`."""
 
 from collections.abc import Sequence
 
@@ -86,8 +86,7 @@ class GraphBuilder:
         return self.node(Op.GET_ROWS, a, indices)
 
     def set_rows(self, target: Tensor, rows: Tensor, indices: Tensor) -> Tensor:
-        """Write rows [k, m] into target [k, n] at I64 indices [m]; the result is a view of target.
-        """
+        """Write rows [k, m] into target [k, n] at I64 indices [m]; the result is a view of target."""
         result = self.node(Op.SET_ROWS, rows, indices, target)
         result.nb = target.nb
         _attach(result, target, 0)
@@ -127,10 +126,11 @@ class GraphBuilder:
         shape = make_shape(ne)
         if not a.is_contiguous or shape[0] * shape[1] * shape[2] * shape[3] != a.n_elements:
             raise GraphError(
-                f"RESHAPE '{a.name}' {list(a.ne)} to {list(shape)}: expected a gapless tensor of
-                equal size"
+                f"RESHAPE '{a.name}' {list(a.ne)} to {list(shape)}: "
+                "expected a gapless tensor of equal size"
             )
-        return self._view(Op.RESHAPE, a, shape, contiguous_strides(a.type, shape), 0, Params())
+        strides = contiguous_strides(a.type, shape)
+        return self._view(Op.RESHAPE, a, shape, strides, 0, Params())
 
     def view(self, a: Tensor, ne: Sequence[int], nb: Sequence[int], offset: int = 0) -> Tensor:
         """Another look [ne] at the memory of `a`: strides `nb` in bytes for the dimensions above
