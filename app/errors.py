@@ -2,7 +2,8 @@
 rooms translate it.
 
 Each error names the thing, the value and what was expected. Anything else that escapes a room is a
-bug of ours."""
+bug of ours.
+"""
 
 
 class LlamaServeError(Exception):

@@ -5,7 +5,8 @@ engine and the worker use nothing else. Calls on one device take effect in call 
 `clear`, `copy_tensor` and `compute` may return before the work is done; `get_tensor` returns a
 future that the device resolves in order. A device that fails raises DeviceLostError from the call
 or from the future, and from every later call. The four-way split of device, buffer, graph and
-transfer follows ggml-backend.h."""
+transfer follows ggml-backend.h.
+"""
 
 from collections.abc import Sequence
 from concurrent.futures import Future

@@ -2,7 +2,8 @@
 
 Model definitions call it; nodes stand in call order, which is execution order. Shapes are checked
 as the node is made (`app.ggml.shapes`), so a wrong model fails where it is written. Results have no
-memory yet: see `app.ggml.planner`."""
+memory yet: see `app.ggml.planner`.
+"""
 
 from collections.abc import Sequence
 
@@ -107,7 +108,7 @@ class GraphBuilder:
     def flash_attn(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, params: AttentionParams
     ) -> Tensor:
-        """Attention of Q [d, n, h] over K, V [d, n_kv, h_kv] → F32 [d, h, n]."""
+        """Attention of Q [d, n, h] over K, V [d, n_kv, h_kv]: F32 [d, h, n]."""
         return self.node(Op.FLASH_ATTN_EXT, q, k, v, mask, params=params.pack())
 
     def cont(self, a: Tensor) -> Tensor:

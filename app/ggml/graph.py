@@ -2,7 +2,8 @@
 
 `uid` is the key under which a device keeps a graph so that it can run again without being sent or
 compiled again; it is unique in this process and 0 means "do not keep". A graph is not changed once
-a device has seen it."""
+a device has seen it.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -3,7 +3,8 @@ operations that use them.
 
 The layout of each class follows the `ggml_set_op_params` calls of ggml.c at llama.cpp b11434.
 Floats and integers share the same sixteen 32-bit words, so `Params` keeps the raw words and each
-class below packs and unpacks its own."""
+class below packs and unpacks its own.
+"""
 
 import struct
 from dataclasses import dataclass

@@ -3,7 +3,8 @@ b11434 and b11739).
 
 `Op`, `UnaryOp` and `GluOp` carry ggml's numbers. `VIEW_OPS` compute nothing: their result is
 another look at the memory of their source. `FORBIDDEN_OPS` carry function pointers in their
-parameters and are refused wherever they appear."""
+parameters and are refused wherever they appear.
+"""
 
 from enum import IntEnum
 

@@ -2,7 +2,8 @@
 
 One table, `INFER`, serves the builder (which asks what a new node looks like) and the verifier
 (which checks what a peer says a node looks like). The rules follow the constructors of ggml.c at
-llama.cpp b11434. Views are not here: their shape is free and only their bounds matter."""
+llama.cpp b11434. Views are not here: their shape is free and only their bounds matter.
+"""
 
 from collections.abc import Callable
 

@@ -3,7 +3,8 @@
 Shapes and strides are in ggml order, fastest first: `ne` counts elements, `nb` counts bytes (of a
 whole block for `nb[0]`). A tensor gets its memory from `buffer` and `offset`: weights and caches
 when they are loaded, the others from the memory planner. A view shares the memory of `view_src`
-from byte `view_offs` on."""
+from byte `view_offs` on.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

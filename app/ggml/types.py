@@ -2,7 +2,8 @@
 
 Numbers and sizes are part of GGUF and of the wire protocol (llama.cpp b11434 and b11739). A
 quantised row is a whole number of blocks. `MODEL_TYPES` are those that a model file may use here;
-the loader refuses every other one by name."""
+the loader refuses every other one by name.
+"""
 
 from dataclasses import dataclass
 from enum import IntEnum
