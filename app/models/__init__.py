@@ -1,0 +1,1 @@
+"""Which graph an architecture is: one file per architecture."""

@@ -1,0 +1,41 @@
+"""The hyper-parameters that all architectures share, settled once from GGUF metadata.
+
+Per-layer values are tuples of length `n_layer`. Nothing is defaulted that would change results
+silently: an architecture reads each key through `app.models.metadata`, which raises
+ModelFormatError when a required one is absent."""
+
+from dataclasses import dataclass
+
+from app.ggml.op_params import RopeParams
+
+
+@dataclass(frozen=True, slots=True)
+class HParams:
+    """Sizes and constants of one model."""
+
+    arch: str
+    n_vocab: int
+    n_ctx_train: int
+    n_embd: int
+    n_layer: int
+    n_ff: tuple[int, ...]
+    n_head: tuple[int, ...]
+    n_head_kv: tuple[int, ...]
+    n_embd_head_k: int
+    n_embd_head_v: int
+    norm_rms_eps: float
+    rope: tuple[RopeParams, ...]
+    attention_scale: float
+    n_swa: int
+    is_swa: tuple[bool, ...]
+    attn_logit_softcap: float = 0.0
+    final_logit_softcap: float = 0.0
+    embedding_scale: float = 1.0
+
+    def n_embd_k_gqa(self, il: int) -> int:
+        """Elements of one token's keys in layer `il`."""
+        return self.n_embd_head_k * self.n_head_kv[il]
+
+    def n_embd_v_gqa(self, il: int) -> int:
+        """Elements of one token's values in layer `il`."""
+        return self.n_embd_head_v * self.n_head_kv[il]
