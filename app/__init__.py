@@ -1,0 +1,1 @@
+"""llama-serve: one model over many machines, served with the OpenAI API."""

@@ -1,0 +1,1 @@
+"""HTTP to and from the engine; the only room that knows fastapi and pydantic."""

@@ -1,0 +1,1 @@
+"""The command lines: flags and the environment become configuration objects."""

@@ -1,0 +1,1 @@
+"""The device contract, the local devices and their executors."""

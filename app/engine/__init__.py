@@ -1,0 +1,1 @@
+"""Requests become tokens: scheduler, slots, KV cache, placement, weights, health."""

@@ -1,0 +1,1 @@
+"""How one operation runs on one kind of hardware."""

@@ -1,0 +1,1 @@
+"""The reference kernels: plain torch, one operation at a time."""

@@ -1,0 +1,1 @@
+"""A remote worker's devices, seen as devices of the main host."""

@@ -1,0 +1,1 @@
+"""Bytes to and from messages: no socket, no thread, no torch."""

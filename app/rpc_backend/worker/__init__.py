@@ -1,0 +1,1 @@
+"""The RPC server: a main host's buffers and graphs on local devices."""

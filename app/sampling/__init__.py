@@ -1,0 +1,1 @@
+"""Logits become a token: the sampler chain, grammars, log-probabilities."""

@@ -1,0 +1,1 @@
+"""Text to and from token ids, and chat templates, from GGUF metadata."""
