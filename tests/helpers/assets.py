@@ -1,8 +1,8 @@
 """Where tests find real models, vectors and stock peers.
 
-Nothing is downloaded here: `python -m tests.fetch_assets NAME…` does that. An asset that is absent skips
-the test with the command that fetches it; under CI it fails the test instead, so that CI cannot pass by
-skipping. Peers that take minutes to build are optional even there.
+Nothing is downloaded here: `python -m tests.fetch_assets NAME…` does that. An asset that is absent
+skips the test with the command that fetches it; under CI it fails the test instead, so that CI
+cannot pass by skipping. Peers that take minutes to build are optional even there.
 """
 
 import os
