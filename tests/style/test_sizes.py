@@ -1,0 +1,90 @@
+"""Size limits: a file, a function, an argument list and the whole program stay readable.
+
+The limits are where a reader needs a reason; most files and functions are far smaller. What must
+be longer is listed by name with the reason.
+"""
+
+import ast
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.helpers.assets import PROJECT_ROOT
+
+FILE_LIMITS: Final = {"app": 400, "tests": 600, "examples": 200}
+NATIVE_FILE_LIMIT: Final = 500
+FUNCTION_LIMIT: Final = 60
+ARGUMENT_LIMIT: Final = 8
+APP_LIMIT: Final = 22_000
+
+LONG_FUNCTIONS: Final[dict[str, str]] = {}
+"""`path::function` → why it may be longer than the limit."""
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def python_files(folder: str) -> list[Path]:
+    return sorted((PROJECT_ROOT / folder).rglob("*.py"))
+
+
+def n_lines(path: Path) -> int:
+    return len(path.read_text("utf-8").splitlines())
+
+
+def functions(source: str) -> list[Function]:
+    return [node for node in ast.walk(ast.parse(source)) if isinstance(node, Function)]
+
+
+def n_positional(function: Function) -> int:
+    names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
+    return len([name for name in names if name not in ("self", "cls")])
+
+
+def function_length(function: Function) -> int:
+    return (function.end_lineno or function.lineno) - function.lineno + 1
+
+
+def all_functions() -> list[tuple[str, Function]]:
+    return [
+        (f"{path.relative_to(PROJECT_ROOT)}::{function.name}", function)
+        for folder in FILE_LIMITS
+        for path in python_files(folder)
+        for function in functions(path.read_text("utf-8"))
+    ]
+
+
+@pytest.mark.parametrize("folder", FILE_LIMITS)
+def test_no_file_is_too_long(folder: str) -> None:
+    long = {str(p): n_lines(p) for p in python_files(folder) if n_lines(p) > FILE_LIMITS[folder]}
+    assert not long
+
+
+def test_no_native_file_is_too_long() -> None:
+    sources = [p for p in (PROJECT_ROOT / "app").rglob("*.*") if p.suffix in (".cpp", ".h", ".hpp")]
+    long = {str(p): n_lines(p) for p in sources if n_lines(p) > NATIVE_FILE_LIMIT}
+    assert not long
+
+
+def test_no_function_is_too_long() -> None:
+    long = {
+        name: function_length(function)
+        for name, function in all_functions()
+        if function_length(function) > FUNCTION_LIMIT and name not in LONG_FUNCTIONS
+    }
+    assert not long
+
+
+def test_every_exception_is_still_needed() -> None:
+    lengths = {name: function_length(function) for name, function in all_functions()}
+    stale = [name for name in LONG_FUNCTIONS if lengths.get(name, 0) <= FUNCTION_LIMIT]
+    assert not stale
+
+
+def test_no_function_takes_too_many_positional_arguments() -> None:
+    counts = {name: n_positional(function) for name, function in all_functions()}
+    assert not {name: n for name, n in counts.items() if n > ARGUMENT_LIMIT}
+
+
+def test_the_whole_program_stays_small() -> None:
+    assert sum(map(n_lines, python_files("app"))) <= APP_LIMIT
