@@ -1,0 +1,122 @@
+"""What crosses the border between the HTTP room and the engine: requests in, events out.
+
+A `GenerationRequest` asks for one completion of one tokenised prompt; several choices are several
+requests. Its events come in order: `Started`, any number of `PromptProgress`, any number of
+`Piece`, then exactly one `Finished` or `Failed`. The text of pieces never holds part of a stop
+string or half a character, and the pieces joined are the whole text.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from app.sampling.logprobs import TokenLogprobs
+from app.sampling.params import SamplingParams
+
+
+class StopReason(Enum):
+    """Why a generation ended."""
+
+    EOS = "eos"
+    LIMIT = "limit"
+    WORD = "word"
+
+
+class GrammarKind(Enum):
+    """The language of a constraint."""
+
+    GBNF = "gbnf"
+    JSON_SCHEMA = "json_schema"
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """A constraint on the generated text."""
+
+    kind: GrammarKind
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One prompt and how to continue it; -1 in `n_predict` means until the end of the context."""
+
+    prompt: Sequence[int]
+    sampling: SamplingParams
+    n_predict: int = -1
+    n_keep: int = 0
+    n_discard: int = 0
+    n_indent: int = 0
+    t_max_predict_ms: int = -1
+    stop: tuple[str, ...] = ()
+    grammar: Grammar | None = None
+    cache_prompt: bool = True
+    id_slot: int = -1
+    return_progress: bool = False
+    special: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Counts and times of one generation so far; times in milliseconds."""
+
+    cache_n: int
+    prompt_n: int
+    prompt_ms: float
+    predicted_n: int
+    predicted_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The request has a slot; prompt processing begins."""
+
+    id_slot: int
+    n_prompt_tokens: int
+    n_cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class PromptProgress:
+    """How much of the prompt is processed, cached tokens included; sent when asked for."""
+
+    total: int
+    cache: int
+    processed: int
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Text that can be shown now, with the tokens that it came from and their log-probabilities."""
+
+    text: str
+    tokens: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...]
+    n_decoded: int
+    timings: Timings
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The generation is complete."""
+
+    reason: StopReason
+    stopping_word: str
+    truncated: bool
+    has_new_line: bool
+    n_prompt_tokens: int
+    n_cached_tokens: int
+    n_decoded: int
+    n_past: int
+    timings: Timings
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The generation could not go on; `error` is one of app.errors."""
+
+    error: Exception
+
+
+Event = Started | PromptProgress | Piece | Finished | Failed
