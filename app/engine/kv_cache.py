@@ -1,0 +1,155 @@
+"""Which sequence and position each cell of a KV cache holds.
+
+A cache is a pool of cells shared by all sequences; a cell holds one token of one sequence:
+
+    cell      0    1    2    3    4    5
+    seq       0    0    1    0   -1    1      -1: free
+    pos       0    1    0    2    -    1
+
+The engine thread owns it. Nothing here touches a device: the tables say where keys and values of a
+token are written, and the mask made from them says who may attend to whom. Layers with a sliding
+window have a pool of their own, from which cells that no later token can see are taken back only
+when room is needed, so that a short step back stays possible.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from app.errors import LlamaServeError
+
+FREE = -1
+KV_PADDING = 256
+
+I32 = npt.NDArray[np.int32]
+I64 = npt.NDArray[np.int64]
+
+
+class CellsExhaustedError(LlamaServeError):
+    """No free cell is left for a token."""
+
+
+class CellPool:
+    """The cells of the full-attention layers (`n_swa` 0) or of the window layers."""
+
+    def __init__(self, n_cells: int, n_swa: int = 0) -> None:
+        self.n_cells = n_cells
+        self.n_swa = n_swa
+        self._seq: I32 = np.full(n_cells, FREE, np.int32)
+        self._pos: I32 = np.full(n_cells, FREE, np.int32)
+
+    def n_free(self) -> int:
+        """Number of free cells."""
+        return int(np.count_nonzero(self._seq == FREE))
+
+    def n_used(self, seq: int) -> int:
+        """Number of cells that hold `seq`."""
+        return int(np.count_nonzero(self._seq == seq))
+
+    def take(self, seq: int, positions: Sequence[int]) -> I64:
+        """Give a cell to each of `positions` of `seq`, lowest cells first.
+
+        Raises: CellsExhaustedError, leaving everything as it was.
+        """
+        if self.n_swa and self.n_free() < len(positions):
+            self._forget_unseen(seq, min(positions))
+        cells = np.flatnonzero(self._seq == FREE)[: len(positions)]
+        if len(cells) < len(positions):
+            raise CellsExhaustedError(
+                f"KV cache of {self.n_cells} cells: {len(positions)} needed, {len(cells)} free"
+            )
+        self._seq[cells] = seq
+        self._pos[cells] = positions
+        return cells
+
+    def truncate(self, seq: int, n_keep: int) -> None:
+        """Free the cells of `seq` at positions `n_keep` and above."""
+        self._release((self._seq == seq) & (self._pos >= n_keep))
+
+    def holds(self, seq: int, n_past: int) -> bool:
+        """Whether everything is there that a token at position `n_past` of `seq` attends to."""
+        first = max(0, n_past - self.n_swa + 1) if self.n_swa else 0
+        seen = (self._seq == seq) & (self._pos >= first) & (self._pos < n_past)
+        return int(np.count_nonzero(seen)) == n_past - first
+
+    def n_kv(self) -> int:
+        """Cells that attention has to look at: up to the last used one, padded."""
+        used = np.flatnonzero(self._seq != FREE)
+        last = int(used[-1]) + 1 if len(used) else 1
+        return min(self.n_cells, -(-last // KV_PADDING) * KV_PADDING)
+
+    def mask(self, seqs: I32, positions: I32, n_kv: int) -> npt.NDArray[np.bool_]:
+        """Whether token i may attend to cell j (n_tokens, n_kv)."""
+        cell_pos = self._pos[:n_kv]
+        allowed = self._seq[:n_kv] == seqs[:, None]
+        allowed &= cell_pos <= positions[:, None]
+        if self.n_swa:
+            allowed &= cell_pos > positions[:, None] - self.n_swa
+        return allowed
+
+    def check_integrity(self) -> None:
+        """Assert that no position of a sequence is held twice and that free cells hold nothing."""
+        free = self._seq == FREE
+        assert bool(np.all(self._pos[free] == FREE)), "a free cell has a position"
+        held = np.stack([self._seq[~free], self._pos[~free]])
+        assert len(np.unique(held, axis=1).T) == held.shape[1], "a position is held twice"
+
+    def _forget_unseen(self, seq: int, first_new: int) -> None:
+        self._release((self._seq == seq) & (self._pos <= first_new - self.n_swa))
+
+    def _release(self, cells: npt.NDArray[np.bool_]) -> None:
+        self._seq[cells] = FREE
+        self._pos[cells] = FREE
+
+
+class KVCache:
+    """Both pools of a model; a sequence lives in both or in neither."""
+
+    def __init__(self, n_cells: int, n_cells_window: int, n_swa: int) -> None:
+        self.full = CellPool(n_cells)
+        self.window = CellPool(n_cells_window, n_swa) if n_cells_window else None
+
+    def take(self, seq: int, positions: Sequence[int]) -> tuple[I64, I64 | None]:
+        """Cells of `positions` in the full and in the window pool.
+
+        Raises: CellsExhaustedError, leaving everything as it was.
+        """
+        cells = self.full.take(seq, positions)
+        if self.window is None:
+            return cells, None
+        try:
+            return cells, self.window.take(seq, positions)
+        except CellsExhaustedError:
+            self.full.truncate(seq, min(positions))
+            raise
+
+    def truncate(self, seq: int, n_keep: int) -> None:
+        """Forget `seq` from position `n_keep` on."""
+        for pool in self._pools():
+            pool.truncate(seq, n_keep)
+
+    def reusable(self, seq: int, n_past: int) -> int:
+        """How many of the first `n_past` tokens of `seq` can be kept: all, or none when a window
+        has moved on.""" return n_past if all(pool.holds(seq, n_past) for pool in self._pools())
+        else 0
+
+    def check_integrity(self) -> None:
+        """Assert the invariants of both pools."""
+        for pool in self._pools():
+            pool.check_integrity()
+
+    def _pools(self) -> list[CellPool]:
+        return [self.full] if self.window is None else [self.full, self.window]
+
+
+def window_cells(n_swa: int, n_ubatch: int, n_parallel: int, n_cells: int) -> int:
+    """Cells of the window pool: each sequence's window and micro-batch, never more than the full
+    pool.
+
+    Follows the sizing of llama.cpp's window cache (llama-kv-cache-iswa.cpp, b11434).
+    """
+    if not n_swa:
+        return 0
+    wanted = n_parallel * (n_swa + n_ubatch)
+    return min(n_cells, -(-wanted // KV_PADDING) * KV_PADDING)
