@@ -130,9 +130,11 @@ class KVCache:
             pool.truncate(seq, n_keep)
 
     def reusable(self, seq: int, n_past: int) -> int:
-        """How many of the first `n_past` tokens of `seq` can be kept: all, or none when a window
-        has moved on.""" return n_past if all(pool.holds(seq, n_past) for pool in self._pools())
-        else 0
+        """How many of the first `n_past` tokens of `seq` can be kept.
+
+        All of them, or none when a window has moved on.
+        """
+        return n_past if all(pool.holds(seq, n_past) for pool in self._pools()) else 0
 
     def check_integrity(self) -> None:
         """Assert the invariants of both pools."""
