@@ -1,0 +1,93 @@
+"""The demo's workers: they serve while wanted and never outlive the process that started them."""
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from app.cli.demo import DEMO_MODEL, require_free_port, start_demo_workers
+from app.cli.packaged_file import is_intact
+from app.errors import ConfigError, DeviceLostError
+from tests.helpers.assets import asset
+
+STARTER = """
+import signal
+from app.cli.demo import start_demo_workers
+with start_demo_workers(1) as workers:
+    print(workers.endpoints[0], flush=True)
+    signal.pause()
+"""
+
+
+def answers(endpoint: str) -> bool:
+    host, port = endpoint.rsplit(":", 1)
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def wait_until_silent(endpoint: str, limit_s: float = 20) -> bool:
+    deadline = time.monotonic() + limit_s
+    while answers(endpoint):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def test_two_workers_answer_on_ports_of_their_own_until_the_end() -> None:
+    with start_demo_workers(2) as workers:
+        assert len(set(workers.endpoints)) == 2
+        assert all(answers(endpoint) for endpoint in workers.endpoints)
+    assert not any(answers(endpoint) for endpoint in workers.endpoints)
+
+
+def test_workers_end_when_the_block_raises() -> None:
+    with pytest.raises(KeyboardInterrupt), start_demo_workers(1) as workers:
+        raise KeyboardInterrupt
+    assert not answers(workers.endpoints[0])
+
+
+def test_workers_end_when_their_starter_is_killed() -> None:
+    command = [sys.executable, "-c", STARTER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as starter:
+        assert starter.stdout is not None
+        endpoint = starter.stdout.readline().strip()
+        assert answers(endpoint)
+        starter.send_signal(signal.SIGKILL)
+    assert wait_until_silent(endpoint)
+
+
+def test_a_worker_that_ends_at_once_is_quoted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho no such device\nexit 3\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(broken))
+    refused = pytest.raises(DeviceLostError, match="ended with 3: no such device")
+    with refused, start_demo_workers(1):
+        pass
+
+
+def test_a_busy_port_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"127.0.0.1:{port}.*--port"):
+            require_free_port("127.0.0.1", port)
+    require_free_port("127.0.0.1", port)
+
+
+def test_a_foreign_address_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"192\.0\.2\.1"):
+        require_free_port("192.0.2.1", 8080)
+
+
+def test_the_cached_demo_model_is_the_one_that_is_named() -> None:
+    assert is_intact(asset("smollm2"), DEMO_MODEL)
