@@ -4,7 +4,8 @@ One module per architecture implements `Architecture` as plain functions; `app.m
 finds it by the name in the file. A model is cut at layer borders: `embed` works on what comes from
 the token embedding, `layer` adds one layer, `output` turns the last hidden state into logits, so a
 stage of the pool is any run of these. Names of intermediates equal llama.cpp's, with the layer
-after a dash, so that dumps can be compared."""
+after a dash, so that dumps can be compared.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,19 +21,24 @@ from app.models.inputs import StageInputs
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
     """A tensor that an architecture reads: its name in the file, shape [ne], layer (None outside
-    the layers).
+    the layers, with `every_layer` when each of them reads it).
     """
 
     name: str
     ne: tuple[int, ...]
     layer: int | None = None
     required: bool = True
+    every_layer: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class StageContext:
     """What `layer` and `output` build with: the builder, the weights by file name, the inputs, the
-    caches.
+    caches by layer.
+
+    Tensors that the file may lack are absent from `weights`; "output.weight" is there in every
+    stage with the output, tied or not. Caches are [n_embd_k_gqa(il), n_cells] and
+    [n_embd_v_gqa(il), n_cells].
     """
 
     graph: GraphBuilder
@@ -60,7 +66,9 @@ class Architecture(Protocol):
         """Turn token embeddings [n_embd, n_tokens] into the first hidden state."""
 
     def layer(self, context: StageContext, il: int, x: Tensor) -> Tensor:
-        """Add layer `il` to the hidden state [n_embd, n_tokens]."""
+        """Add layer `il` to the hidden state [n_embd, n_tokens]; the last layer keeps only the rows
+        of `inputs.output_rows`.
+        """
 
     def output(self, context: StageContext, x: Tensor) -> Tensor:
         """Turn the hidden state [n_embd, n_outputs] into logits [n_vocab, n_outputs]."""

@@ -2,7 +2,8 @@
 
 Per-layer values are tuples of length `n_layer`. Nothing is defaulted that would change results
 silently: an architecture reads each key through `app.models.metadata`, which raises
-ModelFormatError when a required one is absent."""
+ModelFormatError when a required one is absent.
+"""
 
 from dataclasses import dataclass
 
@@ -11,7 +12,11 @@ from app.ggml.op_params import RopeParams
 
 @dataclass(frozen=True, slots=True)
 class HParams:
-    """Sizes and constants of one model."""
+    """Sizes and constants of one model.
+
+    A layer with `is_swa` attends to the last `n_swa` positions only, its own included: a token at p
+    sees q when p - n_swa < q <= p. `attention_scale` multiplies products of queries and keys.
+    """
 
     arch: str
     n_vocab: int

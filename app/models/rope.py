@@ -1,0 +1,79 @@
+"""Rotary position parameters from `<arch>.rope.*`, by the rules of llama.cpp.
+
+The file's scaling type is none, linear or yarn; anything else is refused, because positions would
+silently be wrong. With yarn, ROPE itself multiplies magnitudes by 1 + 0.1 ln(factor), so the
+attention factor is divided by the same amount and only `rope.scaling.attn_factor` is left. Follows
+llama-model.cpp (load_hparams) and llama-context.cpp of llama.cpp b11434.
+"""
+
+import math
+from enum import IntEnum
+
+from app.errors import UnsupportedError
+from app.ggml.gguf_file import Metadata
+from app.ggml.op_params import RopeParams
+from app.models.metadata import f32, size, text, wrong_value
+
+SCALING_TYPES = ("none", "linear", "yarn")
+BETA_FAST = 32.0
+BETA_SLOW = 1.0
+DEFAULT_FREQ_BASE = 10000.0
+
+
+class RopeMode(IntEnum):
+    """Which elements of a head are rotated together: neighbours, or the two halves."""
+
+    NORM = 0
+    NEOX = 2
+
+
+def read_rope(
+    metadata: Metadata, arch: str, *, n_dims: int, mode: RopeMode, n_ctx_train: int
+) -> RopeParams:
+    """Read the rotary parameters of full-attention layers.
+
+    Raises: ModelFormatError, UnsupportedError.
+    """
+    scaling = text(metadata, f"{arch}.rope.scaling.type", "linear")
+    if scaling not in SCALING_TYPES:
+        raise UnsupportedError(
+            f"metadata key '{arch}.rope.scaling.type' is {scaling!r}: "
+            f"expected one of {', '.join(SCALING_TYPES)}"
+        )
+    base_key = f"{arch}.rope.freq_base"
+    freq_base = f32(metadata, base_key, DEFAULT_FREQ_BASE)
+    if freq_base <= 1.0:
+        raise wrong_value(base_key, freq_base, "a number above 1")
+    factor = 1.0 if scaling == "none" else _scaling_factor(metadata, arch)
+    attn_factor = f32(metadata, f"{arch}.rope.scaling.attn_factor", 1.0)
+    if scaling == "yarn":
+        attn_factor *= _yarn_magnitude(factor)
+    return RopeParams(
+        n_dims=n_dims,
+        mode=mode,
+        n_ctx_orig=size(metadata, f"{arch}.rope.scaling.original_context_length", n_ctx_train),
+        freq_base=freq_base,
+        freq_scale=1.0 / factor,
+        ext_factor=1.0 if scaling == "yarn" else 0.0,
+        attn_factor=attn_factor,
+        beta_fast=BETA_FAST,
+        beta_slow=BETA_SLOW,
+    )
+
+
+def _scaling_factor(metadata: Metadata, arch: str) -> float:
+    key = f"{arch}.rope.scaling.factor"
+    if key not in metadata:
+        key = f"{arch}.rope.scale_linear"
+    factor = f32(metadata, key, 1.0)
+    if factor == 0.0:
+        return 1.0
+    if not 1e-3 <= factor <= 1e6:
+        raise wrong_value(key, factor, "a number from 0.001 to 1000000, or 0 for none")
+    return factor
+
+
+def _yarn_magnitude(factor: float) -> float:
+    """The attention factor that cancels the one inside ROPE."""
+    inside = 1.0 + 0.1 * math.log(factor)
+    return max(inside, 1.0) / inside
