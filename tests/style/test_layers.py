@@ -57,3 +57,8 @@ def test_every_room_says_what_it_is() -> None:
         if not ast.get_docstring(ast.parse(Path(path).read_text("utf-8")))
     ]
     assert not silent
+
+
+def test_every_folder_with_code_is_a_package() -> None:
+    bare = {p.parent for p in APP.rglob("*.py") if not (p.parent / "__init__.py").exists()}
+    assert not bare
