@@ -16,7 +16,8 @@ from tests.helpers.assets import asset
 
 STARTER = """
 import signal
-from app.cli.demo import start_demo_workers
+from app.cli.demo import exit_on_sigterm, start_demo_workers
+exit_on_sigterm()
 with start_demo_workers(1) as workers:
     print(workers.endpoints[0], flush=True)
     signal.pause()
@@ -54,13 +55,20 @@ def test_workers_end_when_the_block_raises() -> None:
     assert not answers(workers.endpoints[0])
 
 
-def test_workers_end_when_their_starter_is_killed() -> None:
+@pytest.mark.parametrize(
+    ("deadly", "exit_code"),
+    [(signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGINT, -signal.SIGINT), (signal.SIGKILL, -9)],
+)
+def test_workers_end_with_their_starter(deadly: signal.Signals, exit_code: int) -> None:
     command = [sys.executable, "-c", STARTER]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as starter:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as starter:
         assert starter.stdout is not None
         endpoint = starter.stdout.readline().strip()
         assert answers(endpoint)
-        starter.send_signal(signal.SIGKILL)
+        starter.send_signal(deadly)
+        starter.communicate(timeout=20)
+        assert starter.returncode == exit_code
     assert wait_until_silent(endpoint)
 
 
