@@ -1,15 +1,19 @@
 """The import rules: contracts in pyproject.toml, and what import-linter cannot see."""
 
 import ast
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import grimp
 import pytest
 from importlinter.cli import lint_imports
 
 from tests.helpers.assets import PROJECT_ROOT
 
 APP = PROJECT_ROOT / "app"
+WORKER_NEEDS = {"numpy", "torch"}
+"""What docker/worker.Dockerfile installs beside this package."""
 MAY_READ_ENVIRONMENT = ("cli/", "logs.py")
 ENVIRONMENT_NAMES = {"environ", "environb", "getenv", "getenvb", "putenv"}
 
@@ -62,3 +66,10 @@ def test_every_room_says_what_it_is() -> None:
 def test_every_folder_with_code_is_a_package() -> None:
     bare = {p.parent for p in APP.rglob("*.py") if not (p.parent / "__init__.py").exists()}
     assert not bare
+
+
+def test_the_worker_needs_no_package_that_its_image_lacks() -> None:
+    graph = grimp.build_graph("app", include_external_packages=True, cache_dir=None)
+    needed = graph.find_upstream_modules("app.cli.rpc_server")
+    roots = {name.split(".")[0] for name in needed} - set(sys.stdlib_module_names) - {"app"}
+    assert roots <= WORKER_NEEDS
