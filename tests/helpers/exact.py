@@ -1,9 +1,9 @@
 """The yardstick: a forward pass in float64 on the weights as the `gguf` package dequantises them.
 
 It shares no code with `app`: files are read by the gguf package and the sums are plain torch, so
-that it cannot make the same mistake. Attention is over all tokens at once, without a cache. Only the
-file's own rounding is left in the result, hence the distance of an executor to these numbers is
-that executor's error.
+that it cannot make the same mistake. Attention is over all tokens at once, without a cache. Only
+the file's own rounding is left in the result, hence the distance of an executor to these numbers
+is that executor's error.
 """
 
 import math
@@ -138,7 +138,8 @@ class ExactModel:
     @cached_property
     def _rope_window(self) -> Rope:
         base = float(self._key("rope.freq_base_swa", 10000.0))
-        return Rope(_angles(base, self.d), self._rope_full.magnitude, interleaved=False)
+        magnitude = float(self._key("rope.scaling.attn_factor", 1.0))
+        return Rope(_angles(base, self.d), magnitude, interleaved=False)
 
     def _attention(self, x: Tensor, il: int) -> Tensor:
         n, name = x.shape[0], f"blk.{il}.attn"
