@@ -53,7 +53,7 @@ class CellPool:
         Raises: CellsExhaustedError, leaving everything as it was.
         """
         if self.n_swa and self.n_free() < len(positions):
-            self._forget_unseen(seq, min(positions))
+            self._forget_unseen()
         cells = np.flatnonzero(self._seq == FREE)[: len(positions)]
         if len(cells) < len(positions):
             raise CellsExhaustedError(
@@ -82,7 +82,7 @@ class CellPool:
     def mask(self, seqs: I32, positions: I32, n_kv: int) -> npt.NDArray[np.bool_]:
         """Whether token i may attend to cell j (n_tokens, n_kv)."""
         cell_pos = self._pos[:n_kv]
-        allowed = self._seq[:n_kv] == seqs[:, None]
+        allowed: npt.NDArray[np.bool_] = self._seq[:n_kv] == seqs[:, None]
         allowed &= cell_pos <= positions[:, None]
         if self.n_swa:
             allowed &= cell_pos > positions[:, None] - self.n_swa
@@ -95,8 +95,12 @@ class CellPool:
         held = np.stack([self._seq[~free], self._pos[~free]])
         assert len(np.unique(held, axis=1).T) == held.shape[1], "a position is held twice"
 
-    def _forget_unseen(self, seq: int, first_new: int) -> None:
-        self._release((self._seq == seq) & (self._pos <= first_new - self.n_swa))
+    def _forget_unseen(self) -> None:
+        """Free what no later token of any sequence can attend to."""
+        for seq in np.unique(self._seq[self._seq != FREE]):
+            mine = self._seq == seq
+            next_pos = int(self._pos[mine].max()) + 1
+            self._release(mine & (self._pos <= next_pos - self.n_swa))
 
     def _release(self, cells: npt.NDArray[np.bool_]) -> None:
         self._seq[cells] = FREE

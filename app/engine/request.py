@@ -83,7 +83,7 @@ class PromptProgress:
     total: int
     cache: int
     processed: int
-    time_ms: int
+    time_ms: float
 
 
 @dataclass(frozen=True, slots=True)

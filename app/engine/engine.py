@@ -1,0 +1,313 @@
+"""The engine: one thread that loads the model, then plans, runs and applies steps for as long as it
+lives.
+
+All engine state belongs to that thread. Other threads hand it requests through an inbox and get
+events through queues of their own asyncio loop. When a device is lost, the requests that it held
+end with an error that names it, the state becomes FAILED for all to see, and the model is loaded
+again as soon as the pool can hold it.
+"""
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from itertools import count
+
+from app.devices.base import DeviceKind
+from app.engine.config import EngineConfig
+from app.engine.constraint import make_constraint
+from app.engine.counters import Counters
+from app.engine.errors import EngineUnavailableError
+from app.engine.facade import EngineState, EngineStats, ModelInfo, SlotInfo, WorkerStats
+from app.engine.loader import LoadedModel, load_model
+from app.engine.output import LineLimits, TextAssembler
+from app.engine.request import Event, Failed, Finished, GenerationRequest
+from app.engine.scheduler import Scheduler
+from app.engine.slots import Slot
+from app.engine.step import SequenceChunk, StepPlan
+from app.engine.task import Task, now
+from app.engine.token_sampler import SamplingVocabulary, TokenSampler
+from app.errors import ContextExceededError, DeviceLostError, LlamaServeError, RequestError
+from app.sampling.chain import SamplerFactory
+from app.tokenizer.base import Tokenizer
+
+log = logging.getLogger(__name__)
+
+RELOAD_DELAYS_S = (1.0, 2.0, 5.0, 10.0, 30.0)
+
+
+class LlamaGeneration:
+    """A running request, seen from the asyncio loop that submitted it."""
+
+    def __init__(self, task_id: int, wake: Callable[[], None]) -> None:
+        self.id = task_id
+        self.task: Task | None = None
+        self._wake = wake
+        self._loop = asyncio.get_running_loop()
+        self._queue: asyncio.Queue[Event] = asyncio.Queue()
+
+    def emit(self, event: Event) -> None:
+        """Deliver an event; called from the engine thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._queue.put_nowait, event)
+        except RuntimeError:
+            log.debug("task %d: its event loop is closed, event dropped", self.id)
+
+    async def events(self) -> AsyncIterator[Event]:
+        """Yield events in order until Finished or Failed."""
+        while True:
+            event = await self._queue.get()
+            yield event
+            if isinstance(event, Finished | Failed):
+                return
+
+    def cancel(self) -> None:
+        """Stop as soon as possible; no event follows. Does nothing when it is over."""
+        assert self.task is not None
+        self.task.cancelled = True
+        self._wake()
+
+
+class LlamaEngine:
+    """Implements `app.engine.facade.Engine`."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        progress: Callable[[int, int], None] = lambda sent, total: None,
+        said: Callable[[str], None] = log.info,
+    ) -> None:
+        self._config = config
+        self._progress = progress
+        self._said = said
+        self._state = EngineState.LOADING
+        self._error = ""
+        self._model: LoadedModel | None = None
+        self._scheduler: Scheduler | None = None
+        self._samplers: SamplerFactory | None = None
+        self._counters = Counters()
+        self._ids = count()
+        self._inbox: deque[Task] = deque()
+        self._wake = threading.Condition()
+        self._stopping = threading.Event()
+        self._settled = threading.Event()
+        self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
+
+    def start(self) -> None:
+        """Begin to load; returns at once."""
+        self._thread.start()
+
+    def wait_settled(self, timeout: float | None = None) -> EngineState:
+        """Wait until loading has ended one way or the other."""
+        self._settled.wait(timeout)
+        return self._state
+
+    @property
+    def state(self) -> EngineState:
+        """Whether requests can be served now."""
+        return self._state
+
+    @property
+    def error(self) -> str:
+        """Why the state is FAILED, or an empty text."""
+        return self._error
+
+    @property
+    def model(self) -> ModelInfo:
+        """Facts about the model; only once READY."""
+        return self._loaded().info
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer; only once READY."""
+        return self._loaded().tokenizer
+
+    @property
+    def n_slots(self) -> int:
+        """Number of slots."""
+        return self._loaded().sizes.n_parallel
+
+    def submit(self, request: GenerationRequest) -> LlamaGeneration:
+        """Queue a request; called from a running asyncio loop.
+
+        Raises: RequestError, ContextExceededError, EngineUnavailableError.
+        """
+        if self._state is not EngineState.READY:
+            raise EngineUnavailableError(self._error or f"the model is {self._state.value}")
+        model = self._loaded()
+        _check(request, model)
+        assert self._samplers is not None
+        constraint = make_constraint(request.grammar, model.tokenizer) if request.grammar else None
+        sampler = TokenSampler(self._samplers.build(request.sampling, constraint), request.sampling)
+        generation = LlamaGeneration(next(self._ids), self._notify)
+        generation.task = Task(
+            id=generation.id,
+            request=request,
+            sampler=sampler,
+            emit=generation.emit,
+            assembler=TextAssembler(request.stop),
+            limits=LineLimits(request.n_indent, request.t_max_predict_ms),
+            tokens=list(request.prompt),
+        )
+        self._inbox.append(generation.task)
+        self._notify()
+        return generation
+
+    def slots(self) -> tuple[SlotInfo, ...]:
+        """Snapshot of all slots."""
+        scheduler = self._scheduler
+        return tuple(_slot_info(slot) for slot in scheduler.slots) if scheduler else ()
+
+    def stats(self) -> EngineStats:
+        """Snapshot of the counters."""
+        scheduler, model = self._scheduler, self._model
+        processing = sum(s.task is not None for s in scheduler.slots) if scheduler else 0
+        deferred = len(self._inbox) + (len(scheduler.waiting) if scheduler else 0)
+        devices = model.pool.devices if model else []
+        workers = tuple(
+            WorkerStats(d.info.name, d.info.description, True, 0, 0)
+            for d in devices
+            if d.info.kind is DeviceKind.REMOTE
+        )
+        return self._counters.snapshot(processing, deferred, workers)
+
+    def stop(self) -> None:
+        """Cancel everything, release the devices, end the thread."""
+        self._stopping.set()
+        self._notify()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5.0)
+
+    def _notify(self) -> None:
+        with self._wake:
+            self._wake.notify_all()
+
+    def _loaded(self) -> LoadedModel:
+        if self._model is None:
+            raise EngineUnavailableError(self._error or f"the model is {self._state.value}")
+        return self._model
+
+    def _main(self) -> None:
+        attempt = 0
+        while not self._stopping.is_set():
+            try:
+                self._load()
+                attempt = 0
+                self._serve()
+            except DeviceLostError as error:
+                log.error("device lost: %s", error)
+                is_first_load = self._scheduler is None
+                self._fail(error)
+                if is_first_load:
+                    return
+                delay = RELOAD_DELAYS_S[min(attempt, len(RELOAD_DELAYS_S) - 1)]
+                attempt += 1
+                self._stopping.wait(delay)
+            except LlamaServeError as error:
+                self._fail(error)
+                return
+            except Exception as error:
+                log.exception("the engine ended unexpectedly")
+                self._fail(error)
+                return
+        self._close()
+        self._state = EngineState.STOPPED
+
+    def _load(self) -> None:
+        model = load_model(self._config, self._progress, self._said)
+        self._model = model
+        vocabulary = SamplingVocabulary(model.tokenizer, model.hparams.n_vocab)
+        self._samplers = SamplerFactory(vocabulary)
+        slots = [Slot(i, model.sizes.n_ctx_slot) for i in range(model.sizes.n_parallel)]
+        self._scheduler = Scheduler(
+            slots,
+            model.cache,
+            model.tokenizer,
+            self._counters,
+            n_batch=model.sizes.n_batch,
+            n_ubatch=model.sizes.n_ubatch,
+            similarity=self._config.slot_prompt_similarity,
+        )
+        if self._config.warmup:
+            self._warm_up(model)
+        self._error, self._state = "", EngineState.READY
+        self._settled.set()
+
+    def _warm_up(self, model: LoadedModel) -> None:
+        """Run one token through every stage, so that a first request finds all in place."""
+        token = model.tokenizer.vocab.special.bos or 0
+        model.runner.run(StepPlan((SequenceChunk(0, [token], 0, True),)))
+        model.cache.truncate(0, 0)
+
+    def _serve(self) -> None:
+        scheduler, model = self._scheduler, self._model
+        assert scheduler is not None and model is not None
+        while not self._stopping.is_set():
+            while self._inbox:
+                scheduler.waiting.append(self._inbox.popleft())
+            plan = scheduler.plan()
+            if not plan.chunks:
+                with self._wake:
+                    if not self._inbox and not self._stopping.is_set() and scheduler.is_idle:
+                        self._wake.wait()
+                continue
+            start = now()
+            result = model.runner.run(plan, scheduler.any_cancelled)
+            scheduler.apply(plan, result, now() - start)
+
+    def _fail(self, error: Exception) -> None:
+        self._error, self._state = str(error), EngineState.FAILED
+        if self._scheduler is not None:
+            self._scheduler.waiting.extend(self._inbox)
+            self._inbox.clear()
+            self._scheduler.fail_all(error)
+        self._close()
+        self._settled.set()
+
+    def _close(self) -> None:
+        if self._model is not None:
+            self._model.close()
+            self._model = None
+
+
+def _check(request: GenerationRequest, model: LoadedModel) -> None:
+    """Refuse what is known to be wrong before it takes a place in the queue."""
+    n_vocab, n_prompt = model.hparams.n_vocab, len(request.prompt)
+    if not n_prompt:
+        raise RequestError("the prompt is empty: expected at least one token", "prompt")
+    if not all(0 <= token < n_vocab for token in request.prompt):
+        raise RequestError(f"the prompt has a token outside 0 to {n_vocab - 1}", "prompt")
+    if request.id_slot != -1 and not 0 <= request.id_slot < model.sizes.n_parallel:
+        raise RequestError(
+            f"id_slot {request.id_slot}: expected -1 or 0 to {model.sizes.n_parallel - 1}",
+            "id_slot",
+        )
+    n_ctx = model.sizes.n_ctx_slot
+    if n_prompt >= n_ctx:
+        raise ContextExceededError(
+            f"request ({n_prompt} tokens) exceeds the available context size ({n_ctx} tokens), "
+            "try increasing it",
+            n_prompt,
+            n_ctx,
+        )
+
+
+def _slot_info(slot: Slot) -> SlotInfo:
+    task, last = slot.task, slot.task or slot.last_task
+    is_busy = task is not None
+    return SlotInfo(
+        id=slot.id,
+        n_ctx=slot.n_ctx,
+        is_processing=is_busy,
+        id_task=last.id if last else -1,
+        n_prompt_tokens=last.n_prompt if last else 0,
+        n_prompt_tokens_processed=last.n_prompt - last.n_cached if last else 0,
+        n_prompt_tokens_cache=last.n_cached if last else 0,
+        request=last.request if last else None,
+        n_decoded=last.n_decoded if last and is_busy else 0,
+        n_remain=last.n_remaining() if last and is_busy else -1,
+        has_next_token=is_busy,
+        has_new_line=last.limits.has_new_line if last else False,
+    )

@@ -1,0 +1,11 @@
+"""Errors that only the engine raises."""
+
+from app.errors import LlamaServeError
+
+
+class ContextFullError(LlamaServeError):
+    """The shared pool of cells is full, so a running request had to be ended."""
+
+
+class EngineUnavailableError(LlamaServeError):
+    """The engine is loading, failed or stopped and takes no requests."""

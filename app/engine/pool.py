@@ -1,0 +1,75 @@
+"""The devices of a pool: remote workers in the order of `--rpc`, then local accelerators, and the
+host's own CPU.
+
+The order is llama.cpp's and decides what `--tensor-split` and `--main-gpu` mean. torch is only
+imported when something has to run here, so that a main host with everything on workers stays small
+and starts quickly.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.devices.base import Device
+from app.errors import ConfigError
+from app.rpc_backend.client.connect import open_workers
+
+ACCELERATOR_NODES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dri/renderD128")
+NO_DEVICES = ("none",)
+
+
+@dataclass(slots=True)
+class Pool:
+    """Devices that layers can be placed on; the host's CPU is opened when it is needed."""
+
+    devices: list[Device]
+    threads: int | None
+    _host: Device | None = None
+
+    @property
+    def host(self) -> Device:
+        """The main host's own CPU."""
+        if self._host is None:
+            from app.devices.registry import open_devices
+
+            self._host = open_devices(["CPU"], self.threads)[0]
+        return self._host
+
+    def close(self) -> None:
+        """Free all buffers and connections."""
+        for device in [*self.devices, *([self._host] if self._host else [])]:
+            device.close()
+
+
+def open_pool(endpoints: Sequence[str], names: tuple[str, ...] | None, threads: int | None) -> Pool:
+    """Connect to the workers and open the local accelerators; `names` picks and orders them.
+
+    Raises: ConfigError for an unknown name, DeviceLostError for a worker that cannot be used.
+    """
+    devices: list[Device] = list(open_workers(endpoints)) if endpoints else []
+    devices += _local_accelerators()
+    if names is None:
+        return Pool(devices, threads)
+    if names == NO_DEVICES:
+        wanted: list[Device] = []
+    else:
+        by_name = {device.info.name: device for device in devices}
+        unknown = [name for name in names if name not in by_name]
+        if unknown:
+            known = ", ".join(by_name) or "(none)"
+            raise ConfigError(f"--device {', '.join(unknown)}: expected some of {known}")
+        wanted = [by_name[name] for name in names]
+    for device in devices:
+        if device not in wanted:
+            device.close()
+    return Pool(wanted, threads)
+
+
+def _local_accelerators() -> list[Device]:
+    if sys.platform != "darwin" and not any(Path(node).exists() for node in ACCELERATOR_NODES):
+        return []
+    from app.devices.registry import list_device_names, open_devices
+
+    names = [name for name in list_device_names() if name != "CPU"]
+    return list(open_devices(names, None)) if names else []

@@ -1,0 +1,134 @@
+"""Sends the micro-batches of a step through the stages and brings the logits back.
+
+Micro-batches follow one another: while a stage works on one, the stage before it already has the
+next, and each stage is given its work one micro-batch ahead of the reply that it waits for. Between
+micro-batches `abort` is asked, so that a long prompt can be left within one of them.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from app.engine.embedding import TokenEmbedding
+from app.engine.kv_cache import KVCache
+from app.engine.stage import Stage
+from app.engine.step import MicroBatch, SequenceChunk, StepPlan, StepResult
+from app.models.inputs import StageShape
+
+NO_CELLS = np.zeros(0, np.int64)
+NO_MASK = np.zeros((0, 0), np.bool_)
+
+
+@dataclass(slots=True)
+class Flight:
+    """A micro-batch on its way; one result per stage that it has reached."""
+
+    batch: MicroBatch
+    results: "list[Future[bytes]]"
+
+
+class Runner:
+    """Runs step plans on the stages of one model."""
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        embedding: TokenEmbedding,
+        cache: KVCache,
+        n_ubatch: int,
+        n_vocab: int,
+    ) -> None:
+        self._stages = stages
+        self._embedding = embedding
+        self._cache = cache
+        self._n_ubatch = n_ubatch
+        self._n_vocab = n_vocab
+
+    def run(self, plan: StepPlan, abort: Callable[[], bool] = lambda: False) -> StepResult:
+        """Compute a step; after an abort the result lacks what was not computed.
+
+        Raises: CellsExhaustedError, DeviceLostError.
+        """
+        pieces = cut(plan, self._n_ubatch)
+        n_stages = len(self._stages)
+        flights: list[Flight] = []
+        logits: dict[int, npt.NDArray[np.float32]] = {}
+        processed: dict[int, int] = {}
+        step, is_open = 0, True
+        while is_open or step < len(flights) + n_stages:
+            if is_open:
+                piece = None if step and abort() else next(pieces, None)
+                is_open = piece is not None
+                if piece is not None:
+                    flights.append(Flight(self._micro_batch(piece), []))
+                    for chunk in piece:
+                        processed[chunk.seq] = processed.get(chunk.seq, 0) + len(chunk.tokens)
+            for s in range(n_stages):
+                if 0 <= step - s < len(flights):
+                    self._launch(s, flights[step - s])
+            if 0 <= step - n_stages < len(flights):
+                self._collect(flights[step - n_stages], logits)
+            step += 1
+        return StepResult(logits, processed)
+
+    def _launch(self, s: int, flight: Flight) -> None:
+        if self._stages[s].is_output_only and not flight.batch.output_seqs:
+            return
+        x = flight.results[-1].result() if s else self._embedding.rows(flight.batch.tokens)
+        flight.results.append(self._stages[s].launch(flight.batch, x))
+
+    def _collect(self, flight: Flight, logits: dict[int, npt.NDArray[np.float32]]) -> None:
+        data = flight.results[-1].result()
+        if flight.batch.output_seqs:
+            rows = np.frombuffer(data, np.float32).reshape(-1, self._n_vocab)
+            logits.update(zip(flight.batch.output_seqs, rows, strict=True))
+
+    def _micro_batch(self, chunks: Sequence[SequenceChunk]) -> MicroBatch:
+        cells = [self._cache.take(c.seq, range(c.n_past, c.n_past + len(c.tokens))) for c in chunks]
+        tokens = tuple(token for c in chunks for token in c.tokens)
+        seqs = np.repeat(
+            np.array([c.seq for c in chunks], np.int32), [len(c.tokens) for c in chunks]
+        )
+        positions = np.concatenate(
+            [np.arange(c.n_past, c.n_past + len(c.tokens), dtype=np.int32) for c in chunks]
+        )
+        ends = np.cumsum([len(c.tokens) for c in chunks], dtype=np.int32) - 1
+        wanted = [i for i, c in enumerate(chunks) if c.wants_logits]
+        full, window = self._cache.full, self._cache.window
+        n_kv, n_kv_window = full.n_kv(), window.n_kv() if window else 0
+        return MicroBatch(
+            tokens=tokens,
+            positions=positions,
+            cells_full=np.concatenate([c[0] for c in cells]),
+            mask_full=full.mask(seqs, positions, n_kv),
+            cells_window=np.concatenate([c[1] for c in cells if c[1] is not None])
+            if window
+            else NO_CELLS,
+            mask_window=window.mask(seqs, positions, n_kv_window) if window else NO_MASK,
+            output_rows=ends[wanted].astype(np.int32),
+            output_seqs=tuple(chunks[i].seq for i in wanted),
+            shape=StageShape(len(tokens), n_kv, n_kv_window, len(wanted)),
+        )
+
+
+def cut(plan: StepPlan, n_ubatch: int) -> Iterator[list[SequenceChunk]]:
+    """Cut a plan into pieces of at most `n_ubatch` tokens; logits stay with a chunk's last token."""
+    piece: list[SequenceChunk] = []
+    room = n_ubatch
+    for chunk in plan.chunks:
+        at = 0
+        while at < len(chunk.tokens):
+            part = chunk.tokens[at : at + room]
+            is_last = at + len(part) == len(chunk.tokens)
+            wants = chunk.wants_logits and is_last
+            piece.append(SequenceChunk(chunk.seq, part, chunk.n_past + at, wants))
+            at += len(part)
+            room -= len(part)
+            if not room:
+                yield piece
+                piece, room = [], n_ubatch
+    if piece:
+        yield piece
