@@ -87,7 +87,7 @@ class GraphBuilder:
         return self.node(Op.GET_ROWS, a, indices)
 
     def set_rows(self, target: Tensor, rows: Tensor, indices: Tensor) -> Tensor:
-        """Write rows [k, m] into target [k, n] at I64 indices [m]; the result is a view of target."""
+        """Write rows [k, m] into target [k, n] at I64 indices [m]; the result is a view of it."""
         result = self.node(Op.SET_ROWS, rows, indices, target)
         result.nb = target.nb
         _attach(result, target, 0)

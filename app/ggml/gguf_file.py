@@ -20,10 +20,9 @@ from app.ggml.gguf_parse import (
     MetaValue,
     ParsedGGUF,
     TensorInfo,
-    describe_types,
     parse_gguf,
-    type_label,
 )
+from app.ggml.type_names import describe_types, type_label
 from app.ggml.types import MODEL_TYPES
 
 __all__ = [

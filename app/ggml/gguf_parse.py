@@ -17,6 +17,7 @@ import numpy as np
 
 from app.errors import ModelFormatError, UnsupportedError
 from app.ggml.tensor import MAX_DIMS, MAX_NAME, Shape, make_shape
+from app.ggml.type_names import describe_types, type_label
 from app.ggml.types import MODEL_TYPES, TRAITS, GGMLType, row_size
 
 MetaValue = bool | int | float | str | list[str] | np.ndarray
@@ -43,18 +44,6 @@ _FOREIGN: Final = (
     (b"PK\x03\x04", "a ZIP archive (a PyTorch checkpoint?)"),
     (b"\x1f\x8b", "gzip-compressed data"),
 )
-
-# Numbers that ggml once gave out and has taken back.
-_REMOVED_TYPES: Final = {
-    4: "q4_2",
-    5: "q4_3",
-    31: "q4_0_4_4",
-    32: "q4_0_4_8",
-    33: "q4_0_8_8",
-    36: "iq4_nl_4_4",
-    37: "iq4_nl_4_8",
-    38: "iq4_nl_8_8",
-}
 
 
 class ValueType(IntEnum):
@@ -352,22 +341,6 @@ def _refuse_unknown_types(tensors: list[_RawTensor], path: str) -> None:
         if tensor.type_number not in MODEL_TYPES:
             found.setdefault(type_label(tensor.type_number), []).append(tensor.name)
     raise UnsupportedError(f"{path}: {describe_types(found)}")
-
-
-def type_label(number: int) -> str:
-    """Return ggml's name of a type number, or the number itself where it has none."""
-    if number in TRAITS:
-        return TRAITS[GGMLType(number)].name
-    return _REMOVED_TYPES.get(number, f"number {number}")
-
-
-def describe_types(found: Mapping[str, list[str]]) -> str:
-    """Describe unsupported types (name → tensors) in one sentence."""
-    each = ", ".join(
-        f"{name} ({len(tensors)} tensors, first '{tensors[0]}')" for name, tensors in found.items()
-    )
-    known = ", ".join(TRAITS[type_].name for type_ in sorted(MODEL_TYPES))
-    return f"unsupported tensor types: {each}; expected {known}"
 
 
 def _place(cursor: _Cursor, raw: _RawTensor, data_offset: int, alignment: int) -> TensorInfo:

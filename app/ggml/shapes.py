@@ -2,7 +2,8 @@
 
 One table, `INFER`, serves the builder (which asks what a new node looks like) and the verifier
 (which checks what a peer says a node looks like). The rules follow the constructors of ggml.c at
-llama.cpp b11434. Views are not here: their shape is free and only their bounds matter.
+llama.cpp b11434. Views, CONT, CPY and REPEAT are not here: their caller chooses the shape, which
+`app.ggml.verify` holds against the source. Dimensions may be zero, as in a step without outputs.
 """
 
 from collections.abc import Callable
@@ -46,7 +47,11 @@ def _check(ok: bool, op: Op, *tensors: Tensor, want: str) -> None:
 
 def can_repeat(small: Shape, large: Shape) -> bool:
     """Whether `small` fills `large` by whole repetitions (ggml_can_repeat)."""
-    return all(s > 0 and b % s == 0 for s, b in zip(small, large, strict=True))
+    if 0 in small:
+        return 0 in large
+    return not (
+        large[0] % small[0] or large[1] % small[1] or large[2] % small[2] or large[3] % small[3]
+    )
 
 
 def _same(op: Op, sources: Sources, params: Params) -> Inferred:
@@ -97,7 +102,8 @@ def _rope(op: Op, sources: Sources, params: Params) -> Inferred:
     fits = b.type == GGMLType.I32 and b.ne == (a.ne[2], 1, 1, 1)
     _check(fits, op, a, b, want="I32 positions [ne2]")
     in_row = rope.n_dims > 0 and rope.n_offs >= 0 and rope.n_offs + rope.n_dims <= a.ne[0]
-    _check(in_row and rope.n_dims % 2 == 0, op, a, want=f"even n_dims {rope.n_dims} within the row")
+    even = rope.n_dims % 2 == 0 and rope.n_offs % 2 == 0
+    _check(in_row and even, op, a, want=f"even n_dims {rope.n_dims} within the row")
     factors = sources[2] if len(sources) > 2 else None
     if factors is not None:
         fits = factors.type == GGMLType.F32 and factors.ne[0] >= rope.n_dims // 2
@@ -116,7 +122,15 @@ def _soft_max(op: Op, sources: Sources, params: Params) -> Inferred:
             and can_repeat((1, 1, mask.ne[2], mask.ne[3]), (1, 1, a.ne[2], a.ne[3]))
         )
         _check(fits, op, a, mask, want="a mask [ne0, >= ne1, ...]")
+    _check_sinks(op, a, sources[2] if len(sources) > 2 else None)
     return a.type, a.ne
+
+
+def _check_sinks(op: Op, a: Tensor, sinks: Tensor | None) -> None:
+    """One F32 logit per head, heads being dimension 2 of `a`."""
+    if sinks is not None:
+        fits = sinks.type == GGMLType.F32 and sinks.ne == (a.ne[2], 1, 1, 1)
+        _check(fits, op, a, sinks, want="F32 sinks [n_head]")
 
 
 def _flash_attn(op: Op, sources: Sources, params: Params) -> Inferred:
@@ -151,6 +165,7 @@ def _flash_attn(op: Op, sources: Sources, params: Params) -> Inferred:
             mask,
             want="an F16 mask [n_kv, >= n_tokens]",
         )
+    _check_sinks(op, q, sources[4] if len(sources) > 4 else None)
     return GGMLType.F32, (v.ne[0], q.ne[2], q.ne[1], q.ne[3])
 
 
@@ -169,6 +184,22 @@ def _sum_rows(op: Op, sources: Sources, params: Params) -> Inferred:
     return a.type, (1, *a.ne[1:])
 
 
+def _mean(op: Op, sources: Sources, params: Params) -> Inferred:
+    a = _source(op, sources, 0)
+    return GGMLType.F32, (1, *a.ne[1:])
+
+
+def _concat(op: Op, sources: Sources, params: Params) -> Inferred:
+    a, b = _source(op, sources, 0), _source(op, sources, 1)
+    dim = params.i32(0)
+    _check(0 <= dim < 4 and a.type == b.type, op, a, b, want=f"equal types, dimension {dim} of 4")
+    ne = list(b.ne)
+    ne[dim] = a.ne[dim]
+    _check(tuple(ne) == a.ne, op, a, b, want=f"equal shapes but for dimension {dim}")
+    ne[dim] = a.ne[dim] + b.ne[dim]
+    return a.type, (ne[0], ne[1], ne[2], ne[3])
+
+
 INFER: dict[Op, InferFn] = {
     Op.ADD: _binary,
     Op.SUB: _binary,
@@ -180,7 +211,10 @@ INFER: dict[Op, InferFn] = {
     Op.SIN: _same,
     Op.COS: _same,
     Op.SUM_ROWS: _sum_rows,
-    Op.MEAN: _sum_rows,
+    Op.MEAN: _mean,
+    Op.CONCAT: _concat,
+    Op.DUP: _same,
+    Op.LEAKY_RELU: _same,
     Op.NORM: _same,
     Op.RMS_NORM: _same,
     Op.L2_NORM: _same,

@@ -83,8 +83,33 @@ class Tensor:
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether elements follow one another without gaps in ggml order."""
-        return self.nb == contiguous_strides(self.type, self.ne)
+        """Whether elements follow one another without gaps in ggml order; the stride of a dimension
+        of one element does not count (ggml_is_contiguous).
+        """
+        return self.is_contiguous_above(0)
+
+    def is_contiguous_above(self, dim: int) -> bool:
+        """Whether there are no gaps but after rows of dimensions 1 to `dim`
+        (ggml_is_contiguous_1, _2).
+        """
+        if not self.has_contiguous_rows:
+            return False
+        traits = TRAITS[self.type]
+        expected = traits.type_size * (self.ne[0] // traits.block_size)
+        for i in (1, 2, 3):
+            if i <= dim:
+                expected = self.ne[i] * self.nb[i]
+                continue
+            if self.ne[i] != 1 and self.nb[i] != expected:
+                return False
+            expected *= self.ne[i]
+        return True
+
+    @property
+    def has_contiguous_rows(self) -> bool:
+        """Whether the elements of a row follow one another (ggml_is_contiguous_rows)."""
+        traits = TRAITS[self.type]
+        return self.nb[0] == traits.type_size or self.ne[0] == traits.block_size
 
     def require(self, index: int) -> "Tensor":
         """Return source `index`.
