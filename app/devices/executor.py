@@ -1,0 +1,114 @@
+"""Compiles a graph into a flat list of steps and runs it again and again.
+
+The device calls it. All views, scratch memory and shapes are settled when the graph is compiled; a
+run is one loop over functions without arguments. Every node is checked before the first kernel
+runs. Plans are kept per graph object, the least recently used are dropped, and those that touch a
+freed buffer are forgotten. One run at a time: the scratch memory is shared by all plans.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from threading import RLock
+from weakref import WeakKeyDictionary
+
+import torch
+
+from app.devices.compiler import Compiler, Plan
+from app.devices.scratch import Scratch
+from app.devices.torch_buffer import TorchBuffer
+from app.devices.weight_cache import WeightCache
+from app.errors import DeviceLostError, GraphError, LlamaServeError, OutOfMemoryError
+from app.ggml.graph import Graph
+from app.ggml.tensor import Tensor
+from app.kernels.table import KernelTable
+from app.kernels.torch_ref.context import Context
+
+_MAX_PLANS = 64
+
+
+@dataclass(slots=True)
+class Executor:
+    """`name` is the device's, for messages; `admit` raises when memory for scratch is not there."""
+
+    name: str
+    device: torch.device
+    table: KernelTable[Context]
+    weights: WeightCache
+    admit: Callable[[int], None]
+    lock: RLock = field(default_factory=RLock)
+    _plans: WeakKeyDictionary[Graph, Plan] = field(default_factory=WeakKeyDictionary)
+    _node_scratch: Scratch = field(init=False)
+    _run_scratch: Scratch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._node_scratch = Scratch(self.device, self.admit)
+        self._run_scratch = Scratch(self.device, self.admit)
+
+    def unsupported(self, nodes: Sequence[Tensor]) -> str | None:
+        """Return why one of `nodes` cannot run here, or None."""
+        for node in nodes:
+            try:
+                reason = self.table.supports(node)
+            except GraphError as error:
+                reason = str(error)
+            if reason is not None:
+                return reason
+        return None
+
+    def compute(self, graph: Graph) -> None:
+        """Run `graph`; one with a uid is compiled once.
+
+        Raises: GraphError, UnsupportedError, OutOfMemoryError, DeviceLostError.
+        """
+        with self.lock, torch.inference_mode():
+            try:
+                plan = self._plans.get(graph)
+                if plan is None:
+                    plan = self._compile(graph)
+                self._run(plan)
+            except RuntimeError as error:
+                raise self._translated(error) from error
+
+    def forget(self, buffer: TorchBuffer) -> None:
+        """Drop the plans and the decoded weights of a buffer."""
+        with self.lock:
+            for graph in [g for g, plan in self._plans.items() if buffer in plan.buffers]:
+                del self._plans[graph]
+            self.weights.drop(buffer)
+
+    def close(self) -> None:
+        """Drop everything."""
+        with self.lock:
+            self._plans.clear()
+
+    def _compile(self, graph: Graph) -> Plan:
+        self._node_scratch.reset()
+        self._run_scratch.reset()
+        compiler = Compiler(
+            self.device, self.table, self.weights, self._node_scratch, self._run_scratch
+        )
+        plan = compiler.compile(graph)
+        if graph.uid:
+            if len(self._plans) >= _MAX_PLANS:
+                oldest = min(self._plans.items(), key=lambda item: item[1].last_run)[0]
+                del self._plans[oldest]
+            self._plans[graph] = plan
+        return plan
+
+    def _run(self, plan: Plan) -> None:
+        weights = self.weights
+        weights.run += 1
+        plan.last_run = weights.run
+        for buffer, start, end in plan.written:
+            weights.invalidate(buffer, start, end)
+        for step in plan.steps:
+            step()
+
+    def _translated(self, error: RuntimeError) -> LlamaServeError:
+        """Give an error of torch its place in our own tree."""
+        text = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in text:
+            return OutOfMemoryError(f"{self.name}: {text}")
+        if isinstance(error, torch.AcceleratorError):
+            return DeviceLostError(f"{self.name}: {text}")
+        return GraphError(f"{self.name}: {text}")

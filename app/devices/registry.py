@@ -1,0 +1,74 @@
+"""Local devices by the names that ggml gives them: CUDA0…, XPU0…, MPS, CPU.
+
+Called by the command lines, for the worker and for the main host. torch is imported inside the
+functions, so that a main host with everything on workers never loads it.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from app.devices.base import Device, DeviceInfo, DeviceKind
+from app.devices.host_memory import cpu_name
+from app.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+CPU = "CPU"
+
+
+def list_device_names() -> list[str]:
+    """Return the names of all devices of this host, accelerators first."""
+    return [*_accelerators(), CPU]
+
+
+def open_devices(names: Sequence[str] | None, threads: int | None) -> list[Device]:
+    """Open the devices called `names` (any case); None means all accelerators, or else the CPU.
+    `threads` is the number of CPU threads for kernels.
+
+    Raises: ConfigError for an unknown or repeated name or a number of threads below 1.
+    """
+    import torch
+
+    from app.devices.torch_device import TorchDevice
+
+    if threads is not None:
+        if threads < 1:
+            raise ConfigError(f"threads {threads}: expected 1 or more")
+        torch.set_num_threads(threads)
+    available = {**_accelerators(), CPU: torch.device("cpu")}
+    wanted = list(names) if names is not None else [n for n in available if n != CPU] or [CPU]
+    chosen: list[str] = []
+    for name in wanted:
+        known = name.upper()
+        if known not in available:
+            raise ConfigError(f"device '{name}': expected one of {', '.join(available)}")
+        if known in chosen:
+            raise ConfigError(f"device '{name}': named twice")
+        chosen.append(known)
+    return [TorchDevice(_info(name, available[name]), available[name]) for name in chosen]
+
+
+def _accelerators() -> "dict[str, torch.device]":
+    import torch
+
+    found: dict[str, torch.device] = {}
+    if torch.cuda.is_available():
+        found |= {f"CUDA{i}": torch.device("cuda", i) for i in range(torch.cuda.device_count())}
+    if torch.xpu.is_available():
+        found |= {f"XPU{i}": torch.device("xpu", i) for i in range(torch.xpu.device_count())}
+    if torch.backends.mps.is_available():
+        found["MPS"] = torch.device("mps")
+    return found
+
+
+def _info(name: str, device: "torch.device") -> DeviceInfo:
+    import torch
+
+    if device.type == "cuda":
+        return DeviceInfo(name, torch.cuda.get_device_name(device), DeviceKind.GPU)
+    if device.type == "xpu":
+        return DeviceInfo(name, torch.xpu.get_device_name(device), DeviceKind.GPU)
+    if device.type == "mps":
+        return DeviceInfo(name, f"{cpu_name()} GPU", DeviceKind.GPU)
+    return DeviceInfo(name, cpu_name(), DeviceKind.CPU)

@@ -1,0 +1,37 @@
+"""Small pieces that the block decoders share: nibbles, 16-bit floats inside bytes, lookups.
+
+Called by `dequant` and `dequant_k`. Blocks are bytes (n, type_size) and may be strided.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+
+def half(blocks: torch.Tensor, at: int) -> torch.Tensor:
+    """Read the f16 at byte `at` of each block: F32 (n, 1)."""
+    return blocks[:, at : at + 2].contiguous().view(torch.float16).to(torch.float32)
+
+
+def nibbles(packed: torch.Tensor, run: int = 16) -> torch.Tensor:
+    """Split bytes (n, m) into 4-bit numbers (n, 2m): of each run of bytes first all low halves,
+    then all high ones.
+    """
+    runs = packed.unflatten(1, (-1, run))
+    return torch.stack((runs & 15, runs >> 4), dim=2).flatten(1)
+
+
+def fields(packed: torch.Tensor, width: int, run: int) -> torch.Tensor:
+    """Split bytes (n, m) into numbers of `width` bits: of each run of bytes first all lowest
+    fields, then the next.
+    """
+    shifts = torch.arange(0, 8, width, dtype=torch.uint8, device=packed.device)
+    runs = packed.unflatten(1, (-1, 1, run))
+    numbers: torch.Tensor = (runs >> shifts.view(-1, 1)) & ((1 << width) - 1)
+    return numbers.flatten(1)
+
+
+def codebook(indices: torch.Tensor, values: Sequence[int]) -> torch.Tensor:
+    """Look 4-bit indices up in a list of 16 values: F32 of the same shape."""
+    table = torch.tensor(values, dtype=torch.float32, device=indices.device)
+    return table.index_select(0, indices.flatten().to(torch.int32)).view(indices.shape)
