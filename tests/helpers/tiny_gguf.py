@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFValueType, GGUFWriter
+from numpy.typing import NDArray
 
 from app.ggml.gguf_file import GGUFFile, MetaValue
 from app.ggml.types import GGMLType
@@ -27,7 +28,7 @@ TensorRow = tuple[str, tuple[int, ...], str]
 @dataclass(frozen=True, slots=True)
 class TinyConfig:
     """Sizes of a tiny model; `types` maps patterns of tensor names to types, the first match wins
-    and F32 is left.
+    and F32 is left. `extra_tensors` are written as they stand.
     """
 
     arch: str
@@ -44,6 +45,7 @@ class TinyConfig:
     rope_freq_base: float = 10000.0
     types: Mapping[str, GGMLType] = field(default_factory=dict)
     extra: Mapping[str, MetaValue] = field(default_factory=dict)
+    extra_tensors: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
     seed: int = 0
 
     @property
@@ -62,6 +64,8 @@ def write_tiny(path: Path, tokenizer_from: Path, config: TinyConfig) -> Path:
     rng = np.random.default_rng(config.seed)
     for name, ne, kind in _tensor_rows(config, n_vocab):
         _write_tensor(writer, name, ne, kind, config, rng)
+    for name, values in config.extra_tensors.items():
+        writer.add_tensor(name, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
