@@ -31,7 +31,7 @@ class TextAssembler:
 
     def add(self, piece: bytes) -> Shown:
         """Add a token's bytes; `is_whole` is false while a character is incomplete."""
-        text = self._decoder.feed(piece)
+        text = self._decoder.push(piece)
         self._held += text
         found = self._find()
         if found is not None:
@@ -41,11 +41,11 @@ class TextAssembler:
         keep = self._partial()
         cut = len(self._held) - keep
         shown, self._held = self._held[:cut], self._held[cut:]
-        return Shown(shown, not self._decoder.pending)
+        return Shown(shown, not self._decoder.held_back)
 
     def finish(self) -> str:
         """Return what was held back; a character that never became whole shows as U+FFFD."""
-        rest, self._held = self._held + self._decoder.finish(), ""
+        rest, self._held = self._held + self._decoder.flush(), ""
         return rest
 
     def _find(self) -> tuple[int, str] | None:

@@ -79,19 +79,19 @@ def place(request: PlacementRequest) -> Placement:
         counts = [min(max(request.n_gpu_layers, 0), n)]
     else:
         counts = list(range(n, -1, -1))
+    refused: Placement | None = None
     for count in counts:
-        if len(counts) > 1 and not _may_fit(request, count):
+        if count and len(counts) > 1 and not _may_fit(request, count):
             continue
         placement = Placement((HOST,) * (n - count) + _split(request, count))
-        if not overfull(request, placement):
+        complaints = overfull(request, placement)
+        if not complaints:
             return placement
-    fullest = Placement((HOST,) * (n - counts[0]) + _split(request, counts[0]))
-    raise ConfigError(
-        "the model does not fit: "
-        + "; ".join(overfull(request, fullest))
-        + "\n"
-        + table(request, fullest)
-    )
+        if refused is None or complaints[0].startswith(request.host.name):
+            refused = placement
+    assert refused is not None, "the last count is always tried"
+    complaint = "; ".join(overfull(request, refused))
+    raise ConfigError(f"the model does not fit: {complaint}\n{table(request, refused)}")
 
 
 def bytes_per_device(request: PlacementRequest, placement: Placement) -> dict[int, int]:

@@ -115,7 +115,7 @@ class Runner:
 
 
 def cut(plan: StepPlan, n_ubatch: int) -> Iterator[list[SequenceChunk]]:
-    """Cut a plan into pieces of at most `n_ubatch` tokens; logits stay with a chunk's last token."""
+    """Cut a plan into pieces of at most `n_ubatch` tokens; logits stay with the last token."""
     piece: list[SequenceChunk] = []
     room = n_ubatch
     for chunk in plan.chunks:
