@@ -1,0 +1,54 @@
+"""Two folds of one event stream: the chunks of a stream, or the body of a whole answer."""
+
+from collections.abc import AsyncGenerator, Sequence
+
+from app.api.dialects.base import Dialect
+from app.api.feed import Feed
+from app.api.json_value import Json, dump_json
+from app.api.transcript import Transcript
+from app.engine.request import Failed, Started
+
+DONE = b"data: [DONE]\n\n"
+PING = b":\n\n"
+
+
+def sse_event(value: Json) -> bytes:
+    """Return one server-sent event with a JSON value."""
+    return b"data: " + dump_json(value) + b"\n\n"
+
+
+async def whole_answer(feed: Feed, transcripts: Sequence[Transcript], dialect: Dialect) -> Json:
+    """Wait for every generation and return the body. Raises: ApiError of the first that fails."""
+    while not feed.is_over:
+        numbered = await feed.next()
+        if numbered is not None:
+            transcripts[numbered.index].add(numbered.event)
+    return dialect.whole(transcripts)
+
+
+async def stream_answer(
+    feed: Feed, transcripts: Sequence[Transcript], dialect: Dialect, ping_interval_s: int
+) -> AsyncGenerator[bytes, None]:
+    """Yield the bytes of an event stream, first b"" once a generation has begun.
+
+    A comment is sent for every `ping_interval_s` of silence after that, if it is above 0.
+    Raises: ApiError when a generation fails, before the first item or after any.
+    """
+    begun = False
+    while not feed.is_over:
+        numbered = await feed.next(ping_interval_s if begun and ping_interval_s > 0 else None)
+        if numbered is None:
+            if begun and not feed.is_over:
+                yield PING
+            continue
+        transcripts[numbered.index].add(numbered.event)
+        if not begun:
+            begun = True
+            yield b""
+        if not isinstance(numbered.event, Started | Failed):
+            chunks = dialect.chunks(transcripts, numbered.index, numbered.event)
+            if chunks:
+                yield b"".join(map(sse_event, chunks))
+    yield b"".join(map(sse_event, dialect.closing(transcripts)))
+    if dialect.says_done:
+        yield DONE

@@ -1,0 +1,41 @@
+"""The `generation_settings` of an answer, and their short form in /props and /slots.
+
+Names follow task_params::to_json in llama.cpp's tools/server/server-task.cpp. What this server has
+not (speculation, LoRA, lazy grammars, tool parsing) is shown as switched off.
+"""
+
+from app.api.json_value import JsonObject
+from app.api.options import RequestOptions
+from app.engine.request import Grammar
+from app.sampling.params import generation_settings as sampling_settings
+
+
+def generation_settings(
+    options: RequestOptions, grammar: Grammar | None = None, *, short: bool = False
+) -> JsonObject:
+    """Return every setting that a request was or would be generated with."""
+    settings: JsonObject = {
+        **sampling_settings(options.sampling, short),
+        "max_tokens": options.n_predict,
+        "n_predict": options.n_predict,
+        "n_keep": options.n_keep,
+        "n_discard": options.n_discard,
+        "stream": options.stream,
+        "chat_format": "Content-only",
+        "reasoning_format": "none",
+        "reasoning_in_content": False,
+        "generation_prompt": "",
+        "speculative.types": "none",
+        "timings_per_token": options.timings_per_token,
+        "backend_sampling": False,
+        "lora": [],
+    }
+    if not short:
+        settings |= {
+            "stop": [*options.stop],
+            "grammar": "" if grammar is None else grammar.source,
+            "grammar_lazy": False,
+            "grammar_triggers": [],
+            "preserved_tokens": [],
+        }
+    return settings

@@ -1,0 +1,120 @@
+"""POST /completion, /v1/completions, /v1/chat/completions and what goes with chat."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from app.api import fields
+from app.api.body import read_body, read_object
+from app.api.constraint import read_constraint
+from app.api.conversation import Conversation, read_conversation, render
+from app.api.dialects.base import Answer, Dialect
+from app.api.dialects.chat import ChatDialect
+from app.api.dialects.completions import CompletionsDialect
+from app.api.dialects.native import NativeDialect
+from app.api.jobs import generate, options_for
+from app.api.json_value import JsonObject, parse_object
+from app.api.prompt import Tokens, tokenize_prompts
+from app.api.responses import json_response
+from app.api.service import Service
+from app.errors import RequestError
+
+T = TypeVar("T")
+
+_LARGE_BODY_BYTES: Final = 8192
+_DEFAULT_TOP_LOGPROBS: Final = 20
+
+
+def routes(service: Service) -> list[Route]:
+    """Return the routes of this file."""
+
+    async def completion(request: Request) -> Response:
+        return await _complete(service, request, NativeDialect)
+
+    async def openai_completion(request: Request) -> Response:
+        return await _complete(service, request, CompletionsDialect)
+
+    async def chat(request: Request) -> Response:
+        return await _chat(service, request)
+
+    async def apply_template(request: Request) -> Response:
+        body = await read_object(request, service.settings)
+        conversation = read_conversation(body, service.settings.chat)
+        prompt = await asyncio.to_thread(_render, service, conversation)
+        return json_response({"prompt": prompt})
+
+    async def count_tokens(request: Request) -> Response:
+        body = await read_object(request, service.settings)
+        conversation = read_conversation(body, service.settings.chat)
+        tokens = await asyncio.to_thread(_chat_tokens, service, conversation)
+        return json_response({"input_tokens": len(tokens), "object": "response.input_tokens"})
+
+    return [
+        _post("/completion", completion),
+        _post("/completions", completion),
+        _post("/v1/completions", openai_completion),
+        _post("/chat/completions", chat),
+        _post("/v1/chat/completions", chat),
+        _post("/apply-template", apply_template),
+        _post("/chat/completions/input_tokens", count_tokens),
+        _post("/v1/chat/completions/input_tokens", count_tokens),
+    ]
+
+
+def _post(path: str, endpoint: Callable[[Request], object]) -> Route:
+    return Route(path, endpoint, methods=["POST"])
+
+
+async def _complete(
+    service: Service, request: Request, dialect: Callable[[Answer], Dialect]
+) -> Response:
+    data = await read_body(request, service.settings)
+    body = parse_object(data)
+    if fields.present(body, "prompt") is None:
+        raise RequestError("'prompt' is required", "prompt")
+    options = options_for(service, body)
+    grammar = read_constraint(body)
+    tokenizer = service.engine.tokenizer
+    prompts = await _in_thread_if(
+        len(data) > _LARGE_BODY_BYTES, lambda: tokenize_prompts(tokenizer, body["prompt"])
+    )
+    return generate(service, options, prompts, grammar, dialect)
+
+
+async def _chat(service: Service, request: Request) -> Response:
+    body = await read_object(request, service.settings)
+    conversation = read_conversation(body, service.settings.chat)
+    options = options_for(service, _with_n_probs(body, bool(conversation.tools)))
+    grammar = read_constraint(body)
+    tokens = await asyncio.to_thread(_chat_tokens, service, conversation)
+    return generate(service, options, [tokens], grammar, ChatDialect)
+
+
+async def _in_thread_if(condition: bool, work: Callable[[], T]) -> T:
+    """Do small work here and large work in a thread, so that other streams go on."""
+    return await asyncio.to_thread(work) if condition else work()
+
+
+def _with_n_probs(body: JsonObject, has_tools: bool) -> JsonObject:
+    """Chat's `logprobs` is a switch and `top_logprobs` the number; elsewhere it is the number."""
+    plain = {key: value for key, value in body.items() if key != "logprobs"}
+    if fields.boolean(body, "logprobs", False):
+        if has_tools and fields.boolean(body, "stream", False):
+            raise RequestError("logprobs is not supported with tools + stream", "logprobs")
+        plain["n_probs"] = fields.integer(body, "top_logprobs", _DEFAULT_TOP_LOGPROBS, low=0)
+    elif body.get("top_logprobs") is not None:
+        raise RequestError("top_logprobs requires logprobs to be set to true", "top_logprobs")
+    return plain
+
+
+def _render(service: Service, conversation: Conversation) -> str:
+    return render(conversation, service.model.template, service.engine.tokenizer.vocab)
+
+
+def _chat_tokens(service: Service, conversation: Conversation) -> Tokens:
+    text = _render(service, conversation)
+    return tuple(service.engine.tokenizer.encode(text, add_special=True, parse_special=True))
