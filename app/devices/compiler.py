@@ -71,8 +71,9 @@ class Compiler:
         self._plan = Plan([], _merged(spans), buffers)
         for node, span in zip(nodes, spans, strict=True):
             self.node_scratch.reset()
-            self._plan.steps += self.table.compile(self, node)
-            self._outdate(span)
+            if node.n_elements:
+                self._plan.steps += self.table.compile(self, node)
+                self._outdate(span)
         return self._plan
 
     def view(self, tensor: Tensor) -> torch.Tensor:

@@ -20,6 +20,7 @@ from app.devices.weight_cache import WeightCache
 from app.errors import DeviceLostError, GraphError, LlamaServeError, OutOfMemoryError
 from app.ggml.graph import Graph
 from app.ggml.tensor import Tensor
+from app.ggml.verify import verify_graph
 from app.kernels.table import KernelTable
 from app.kernels.torch_ref.context import Context
 
@@ -82,6 +83,7 @@ class Executor:
             self._plans.clear()
 
     def _compile(self, graph: Graph) -> Plan:
+        verify_graph(graph)
         self._node_scratch.reset()
         self._run_scratch.reset()
         compiler = Compiler(

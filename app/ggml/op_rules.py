@@ -23,6 +23,7 @@ IN_PLACE_OF: Final[dict[Op, int]] = {
         (
             Op.DUP,
             Op.ADD,
+            Op.ADD1,
             Op.SUB,
             Op.MUL,
             Op.DIV,
@@ -36,6 +37,7 @@ IN_PLACE_OF: Final[dict[Op, int]] = {
             Op.L2_NORM,
             Op.SCALE,
             Op.CLAMP,
+            Op.DIAG_MASK_INF,
             Op.LEAKY_RELU,
             Op.SOFT_MAX,
             Op.ROPE,

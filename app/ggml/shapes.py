@@ -200,8 +200,52 @@ def _concat(op: Op, sources: Sources, params: Params) -> Inferred:
     return a.type, (ne[0], ne[1], ne[2], ne[3])
 
 
+def _add1(op: Op, sources: Sources, params: Params) -> Inferred:
+    a, b = _source(op, sources, 0), _source(op, sources, 1)
+    _check(b.n_elements == 1, op, a, b, want="a second source of one element")
+    return a.type, a.ne
+
+
+def _sum(op: Op, sources: Sources, params: Params) -> Inferred:
+    return _source(op, sources, 0).type, (1, 1, 1, 1)
+
+
+def _argmax(op: Op, sources: Sources, params: Params) -> Inferred:
+    a = _source(op, sources, 0)
+    _check(a.ne[0] > 0 and a.ne[2:] == (1, 1), op, a, want="a matrix with columns")
+    return GGMLType.I32, (a.ne[1], 1, 1, 1)
+
+
+def _argsort(op: Op, sources: Sources, params: Params) -> Inferred:
+    return GGMLType.I32, _source(op, sources, 0).ne
+
+
+def _mul_mat_id(op: Op, sources: Sources, params: Params) -> Inferred:
+    """Sources are the experts [k, n, n_expert], rows [k, b1, t] and their experts [n_used, t]."""
+    a, b, ids = (_source(op, sources, i) for i in range(3))
+    fits = (
+        a.ne[0] == b.ne[0]
+        and a.ne[3] == b.ne[3] == 1
+        and ids.ne[1:] == (b.ne[2], 1, 1)
+        and b.ne[1] > 0
+        and ids.ne[0] % b.ne[1] == 0
+    )
+    _check(fits and ids.type == GGMLType.I32, op, a, b, ids, want="I32 experts for each row")
+    return GGMLType.F32, (a.ne[1], ids.ne[0], b.ne[2], 1)
+
+
+def _add_id(op: Op, sources: Sources, params: Params) -> Inferred:
+    """Sources are a [n, n_used, t], a bias per expert [n, n_expert] and the experts [n_used, t]."""
+    a, b, ids = (_source(op, sources, i) for i in range(3))
+    fits = a.ne[0] == b.ne[0] and a.ne[1:3] == ids.ne[:2] and b.ne[2:] == ids.ne[2:] == (1, 1)
+    _check(fits and ids.type == GGMLType.I32, op, a, b, ids, want="I32 experts for each row")
+    return a.type, a.ne
+
+
 INFER: dict[Op, InferFn] = {
     Op.ADD: _binary,
+    Op.ADD1: _add1,
+    Op.ADD_ID: _add_id,
     Op.SUB: _binary,
     Op.MUL: _binary,
     Op.DIV: _binary,
@@ -210,9 +254,13 @@ INFER: dict[Op, InferFn] = {
     Op.LOG: _same,
     Op.SIN: _same,
     Op.COS: _same,
+    Op.SUM: _sum,
     Op.SUM_ROWS: _sum_rows,
     Op.MEAN: _mean,
+    Op.ARGMAX: _argmax,
+    Op.ARGSORT: _argsort,
     Op.CONCAT: _concat,
+    Op.DIAG_MASK_INF: _same,
     Op.DUP: _same,
     Op.LEAKY_RELU: _same,
     Op.NORM: _same,
@@ -222,6 +270,7 @@ INFER: dict[Op, InferFn] = {
     Op.CLAMP: _same,
     Op.UNARY: _same,
     Op.MUL_MAT: _mul_mat,
+    Op.MUL_MAT_ID: _mul_mat_id,
     Op.GET_ROWS: _get_rows,
     Op.SET_ROWS: _set_rows,
     Op.ROPE: _rope,

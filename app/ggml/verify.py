@@ -17,7 +17,7 @@ from app.ggml.op_rules import IN_PLACE_OF, check_layouts, check_params
 from app.ggml.ops import FORBIDDEN_OPS, VIEW_OPS, Op
 from app.ggml.shapes import INFER, can_repeat
 from app.ggml.tensor import Tensor
-from app.ggml.types import TRAITS
+from app.ggml.types import TRAITS, GGMLType
 
 MAX_ELEMENTS: Final = (1 << 63) - 1
 
@@ -161,10 +161,18 @@ def _check_repeat(node: Tensor) -> None:
         raise _bad(node, f"repetitions of {TRAITS[source.type].name}{list(source.ne)}")
 
 
+def _check_top_k(node: Tensor) -> None:
+    source = node.require(0)
+    fits = node.ne[0] <= source.ne[0] and node.ne[1:] == source.ne[1:]
+    if node.type != GGMLType.I32 or not fits:
+        raise _bad(node, f"i32 indices of up to {source.ne[0]} elements of each row")
+
+
 _CHOSEN_SHAPE: Final[dict[Op, Callable[[Tensor], None]]] = {
     Op.CONT: _check_cont,
     Op.CPY: _check_copy,
     Op.REPEAT: _check_repeat,
+    Op.TOP_K: _check_top_k,
 }
 
 

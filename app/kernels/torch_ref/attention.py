@@ -15,10 +15,10 @@ from app.ggml.ops import Op
 from app.ggml.tensor import Tensor
 from app.ggml.types import GGMLType
 from app.kernels.table import Kernel, Steps
-from app.kernels.torch_ref.context import READABLE, Context, as_float, reshaped, target
+from app.kernels.torch_ref.context import READABLE, Context, as_float, reshaped
 from app.kernels.torch_ref.softmax import MaskUse, mask_of, sinks_supported
 
-_TILE_ELEMENTS = 1 << 22
+_TILE_ELEMENTS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,8 @@ class _Sizes:
 @dataclass(frozen=True, slots=True)
 class _Operands:
     """F32 views: q (s, h, n, dk), k (s, h_kv, n_kv, dk), v (s, h_kv, n_kv, dv), mask (1 or s, 1 or
-    h, n, n_kv), keep (1 or s, 1 or h, n, 1), sinks (h), out (s, n, h, dv).
+    h, n, n_kv), keep (1 or s, 1 or h, n, 1), which is 0 for rows without any key and else 1, sinks
+    (h), out (s, n, h, dv).
     """
 
     q: torch.Tensor
@@ -58,8 +59,6 @@ def _flash_attn(ctx: Context, node: Tensor) -> Steps:
     q, k, v, mask, sinks = (node.optional(i) for i in range(5))
     assert q is not None and k is not None and v is not None
     sizes = _Sizes(q.ne[3], q.ne[2], k.ne[2], q.ne[1], k.ne[1], k.ne[0], v.ne[0])
-    if node.n_elements == 0:
-        return []
     if sizes.n_kv == 0:
         return [partial(ctx.view(node).zero_)]
     params = AttentionParams.unpack(node.params)
@@ -134,22 +133,12 @@ def _tile(ctx: Context, part: _Operands, sizes: _Sizes, params: AttentionParams)
         steps.append(partial(last.copy_, part.sinks.view(kv_heads, group, 1)))
     steps += _logits(part, q, logits, (kv_heads, group, n, sizes.n_kv), params)
     steps.append(partial(torch.softmax, weights, -1, out=weights))
-    if n == 1:
-        out, after = target(ctx, part.out[0, 0], (kv_heads, group, sizes.dv))
-        keep = None if part.keep is None else part.keep.view(-1, 1, 1)
-        steps += [partial(torch.bmm, logits, part.v[0], out=out)]
-        if part.keep is not None and keep is not None:
-            scale = part.keep[0, :, 0]
-            steps.append(
-                partial(torch.mul, out.view(sizes.heads, -1), scale, out=out.view(sizes.heads, -1))
-            )
-        return steps + after
     mixed = ctx.scratch((kv_heads, group * n, sizes.dv))
     steps.append(partial(torch.bmm, logits, part.v[0], out=mixed))
-    by_head = mixed.view(sizes.heads, n, sizes.dv).transpose(0, 1)
+    by_row = mixed.view(sizes.heads, n, sizes.dv).transpose(0, 1)
     if part.keep is None:
-        return [*steps, partial(part.out[0].copy_, by_head)]
-    return [*steps, partial(torch.mul, by_head, part.keep[0].transpose(0, 1), out=part.out[0])]
+        return [*steps, partial(part.out[0].copy_, by_row)]
+    return [*steps, partial(torch.mul, by_row, part.keep[0].transpose(0, 1), out=part.out[0])]
 
 
 def _logits(

@@ -4,7 +4,6 @@ Source and result of CPY may have different shapes with the same number of eleme
 follow one another in ggml order. Quantised tensors of one type are moved block by block.
 """
 
-from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -28,8 +27,6 @@ _MOVABLE = frozenset(DTYPES)
 
 def _copy(ctx: Context, node: Tensor) -> Steps:
     source = node.require(0)
-    if node.n_elements == 0:
-        return []
     if source.type in DTYPES and node.type in DTYPES:
         return _to(ctx, ctx.view(source), ctx.view(node))
     if source.type == node.type:
@@ -80,18 +77,7 @@ def _encode(ctx: Context, source: Tensor, node: Tensor) -> Steps:
 def _repeat(ctx: Context, node: Tensor) -> Steps:
     result = ctx.view(node)
     small, shape = repeat_views(ctx.view(node.require(0)), result)
-    room, after = _reshaped_result(ctx, result, shape)
-    return [partial(room.copy_, small), *after]
-
-
-def _reshaped_result(
-    ctx: Context, result: torch.Tensor, shape: Sequence[int]
-) -> tuple[torch.Tensor, Steps]:
-    try:
-        return result.view(*shape), []
-    except RuntimeError:
-        room = ctx.scratch(result.shape, result.dtype)
-        return room.view(*shape), [partial(result.copy_, room)]
+    return [partial(result.view(shape).copy_, small)]
 
 
 def _concat(ctx: Context, node: Tensor) -> Steps:

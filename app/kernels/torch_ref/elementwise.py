@@ -25,26 +25,9 @@ _BINARY: dict[Op, Callable[..., torch.Tensor]] = {
 
 
 def _binary(ctx: Context, node: Tensor) -> Steps:
-    b, shape = repeat_views(ctx.view(node.require(1)), ctx.view(node.require(0)))
-    a = _split(ctx.view(node.require(0)), shape)
-    return [partial(_BINARY[node.op], a, b, out=_split(ctx.view(node), shape))]
-
-
-def _split(view: torch.Tensor, shape: list[int]) -> torch.Tensor:
-    """Cut dimensions in two, which is a view whatever the strides are."""
-    sizes: list[int] = []
-    strides: list[int] = []
-    remaining = list(shape)
-    for size, stride in zip(view.shape, view.stride(), strict=True):
-        outer = remaining.pop(0)
-        if outer == size:
-            sizes.append(size)
-            strides.append(stride)
-            continue
-        inner = remaining.pop(0)
-        sizes += [outer, inner]
-        strides += [stride * inner, stride]
-    return view.as_strided(sizes, strides)
+    a, result = ctx.view(node.require(0)), ctx.view(node)
+    b, shape = repeat_views(ctx.view(node.require(1)), a)
+    return [partial(_BINARY[node.op], a.view(shape), b, out=result.view(shape))]
 
 
 def _add1(ctx: Context, node: Tensor) -> Steps:

@@ -7,15 +7,30 @@ from app.kernels.torch_ref import (
     elementwise,
     glu,
     matmul,
+    moe,
     norm,
+    reduce,
     rope,
     rows,
     softmax,
 )
 from app.kernels.torch_ref.context import Context
 
+_MODULES = (
+    attention,
+    copy,
+    elementwise,
+    glu,
+    matmul,
+    moe,
+    norm,
+    reduce,
+    rope,
+    rows,
+    softmax,
+)
+
 
 def reference_table() -> KernelTable[Context]:
     """Return every operation that plain torch computes."""
-    modules = (attention, copy, elementwise, glu, matmul, norm, rope, rows, softmax)
-    return KernelTable({op: kernel for module in modules for op, kernel in module.KERNELS.items()})
+    return KernelTable({op: kernel for module in _MODULES for op, kernel in module.KERNELS.items()})
