@@ -1,0 +1,201 @@
+"""llama-rpc-server: lends this machine's devices to main hosts that speak the ggml RPC protocol.
+
+Flags are those of the stock ggml-rpc-server, and `--protocol`. The port is taken first, so that a
+busy one is reported at once, and opened last, when the devices are ready.
+"""
+
+import argparse
+import logging
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from app.devices.base import Device
+from app.errors import ConfigError, LlamaServeError
+from app.logs import DEFAULT_VERBOSITY, LogSettings, setup_logging
+from app.rpc_backend.wire.constants import (
+    DEFAULT_PORT,
+    HASH_THRESHOLD_BYTES,
+    NEWEST,
+    VERSIONS,
+)
+from app.rpc_backend.worker.server import RpcServer, ServerSettings, bind
+from app.rpc_backend.worker.session import DETAIL
+from app.rpc_backend.worker.tensor_cache import TensorCache
+from app.version import BUILD_INFO
+
+_MIB: Final = 1024 * 1024
+_DEFAULT_FOLDER: Final = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the flags and the environment say; `devices` None means all accelerators or the CPU."""
+
+    host: str
+    port: int
+    devices: tuple[str, ...] | None
+    threads: int | None
+    cache: TensorCache | None
+    version: int
+    debug: int
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the worker until SIGTERM or SIGINT; return the exit status."""
+    try:
+        options = parse_options(sys.argv[1:] if argv is None else argv, os.environ)
+        return _run(options)
+    except LlamaServeError as error:
+        print(f"llama-rpc-server: error: {error}", file=sys.stderr)
+        return 1
+
+
+def parse_options(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
+    """Read flags and environment.
+
+    Raises: ConfigError for an environment variable that cannot be honoured.
+    """
+    args = _parser().parse_args(argv)
+    names = tuple(name for name in (args.device or "").replace("/", ",").split(",") if name)
+    cache = None
+    if args.cache is not None:
+        folder = Path(args.cache) if args.cache else default_cache_folder(environ)
+        cache = TensorCache(folder, _min_cached_bytes(environ))
+    return Options(
+        host=args.host,
+        port=args.port,
+        devices=names or None,
+        threads=args.threads,
+        cache=cache,
+        version=args.protocol,
+        debug=_debug_level(environ.get("GGML_RPC_DEBUG", "")),
+    )
+
+
+def default_cache_folder(environ: Mapping[str, str]) -> Path:
+    """Return the folder in which the stock worker keeps its cache."""
+    if environ.get("LLAMA_CACHE"):
+        return Path(environ["LLAMA_CACHE"]) / "rpc"
+    home = Path(environ.get("HOME") or Path.home())
+    caches = home / ("Library/Caches" if sys.platform == "darwin" else ".cache")
+    return Path(environ.get("XDG_CACHE_HOME") or caches) / "llama.cpp" / "rpc"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="llama-rpc-server",
+        description="Lends this machine's devices to main hosts over the ggml RPC protocol.",
+    )
+    add = parser.add_argument
+    add("-H", "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    add("-p", "--port", type=_port, default=DEFAULT_PORT, help="port (default: %(default)s)")
+    add("-d", "--device", metavar="DEV1,DEV2", help="devices: CUDA0, XPU0, MPS, CPU, ...")
+    add("-t", "--threads", type=_positive, help="threads of the CPU device")
+    add(
+        "-c",
+        "--cache",
+        nargs="?",
+        const=_DEFAULT_FOLDER,
+        metavar="DIR",
+        help="keep large weights on disk, in DIR or where the stock worker keeps them",
+    )
+    versions = sorted(VERSIONS)
+    add(
+        "--protocol",
+        type=int,
+        choices=versions,
+        default=NEWEST,
+        help="protocol version to speak: that of the main host (default: %(default)s)",
+    )
+    add("--version", action="version", version=BUILD_INFO)
+    return parser
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port < 65536:
+        raise argparse.ArgumentTypeError(f"{port}: expected 0 (any free one) to 65535")
+    return port
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number}: expected 1 or more")
+    return number
+
+
+def _min_cached_bytes(environ: Mapping[str, str]) -> int:
+    text = environ.get("GGML_RPC_CACHE_MIN_SIZE", "")
+    if not text:
+        return HASH_THRESHOLD_BYTES
+    if not (text.isascii() and text.isdigit()):
+        raise ConfigError(f"GGML_RPC_CACHE_MIN_SIZE '{text}': expected a number of bytes")
+    return int(text)
+
+
+def _debug_level(text: str) -> int:
+    """Read GGML_RPC_DEBUG; as with the stock worker, any text turns the log on."""
+    if not text:
+        return 0
+    return min(int(text), 3) if text.isascii() and text.isdigit() else 1
+
+
+def _run(options: Options) -> int:
+    setup_logging(LogSettings(verbosity=DEFAULT_VERBOSITY + min(options.debug, 2)))
+    if options.debug == 3:
+        logging.getLogger("app.rpc_backend").setLevel(DETAIL)
+    listener = bind(options.host, options.port)
+    _warn_when_open(options.host)
+    cache = options.cache if options.cache is not None and options.cache.prepare() else None
+    with listener:
+        # torch takes most of the start-up time; a busy port or a wrong flag need not wait for it.
+        from app.devices.registry import open_devices
+
+        devices = open_devices(options.devices, options.threads)
+        server = RpcServer(listener, devices, ServerSettings(options.version, cache))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: server.stop())
+        _announce(f"{options.host}:{server.port}", options, cache, devices)
+        server.serve()
+        for device in devices:
+            device.close()
+    return 0
+
+
+def _warn_when_open(host: str) -> None:
+    if host in ("localhost", "::1") or host.startswith("127."):
+        return
+    bar = "!" * 76
+    print(
+        f"\n{bar}\nWARNING: listening on {host}, which other machines can reach. The RPC protocol\n"
+        "has no password and no encryption: whoever reaches this port can use the\n"
+        "devices of this machine. Never expose it to an open network.\n"
+        f"{bar}\n",
+        file=sys.stderr,
+    )
+
+
+def _announce(
+    endpoint: str, options: Options, cache: TensorCache | None, devices: Sequence[Device]
+) -> None:
+    print(f"Starting RPC server v{VERSIONS[options.version]} (llama-serve {BUILD_INFO})")
+    print(f"  endpoint       : {endpoint}")
+    print(f"  local cache    : {'n/a' if cache is None else cache.folder}")
+    print("Devices:")
+    for device in devices:
+        memory = device.memory()
+        print(
+            f"  {device.info.name}: {device.info.description} "
+            f"({memory.total // _MIB} MiB, {memory.free // _MIB} MiB free)"
+        )
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""A worker as its devices see it: requests and replies by type, and what they share.
+
+All devices of one endpoint use one connection, because stock workers serve one at a time. The lock
+keeps "which graphs are kept" in step with the order of requests on the wire.
+"""
+
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from app.errors import DeviceLostError
+from app.rpc_backend.client.endpoint import Endpoint
+from app.rpc_backend.client.handshake import shake_hands
+from app.rpc_backend.client.kept_graphs import KeptGraphs
+from app.rpc_backend.client.transport import ReplyBody, Transport, TransportLimits
+from app.rpc_backend.wire.constants import HASH_THRESHOLD_BYTES, ProtocolVersion
+from app.rpc_backend.wire.layout import Body
+from app.rpc_backend.wire.messages import Message
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """How to treat workers. Weights of `hash_threshold_bytes` and more are offered by hash first;
+    None leaves that out for workers on this machine, where copying is faster than hashing.
+    """
+
+    connect_timeout_s: float = 5.0
+    limits: TransportLimits = field(default_factory=TransportLimits)
+    hash_threshold_bytes: int | None = None
+
+
+class WorkerConnection:
+    """One open connection; closed when the last of its devices is."""
+
+    def __init__(self, endpoint: Endpoint, settings: ClientSettings) -> None:
+        """Connect and exchange HELLO.
+
+        Raises: DeviceLostError, VersionMismatchError.
+        """
+        sock, core = shake_hands(endpoint, settings.connect_timeout_s)
+        assert core.version is not None
+        self.endpoint = endpoint
+        self.version: ProtocolVersion = core.version
+        self.lock = threading.RLock()
+        self.kept = KeptGraphs(core.version.major)
+        self.hash_threshold_bytes = _threshold(endpoint, settings)
+        self._transport = Transport(sock, core, endpoint, settings.limits)
+        self._n_users = 0
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes given to the network so far."""
+        return self._transport.bytes_sent
+
+    @property
+    def bytes_received(self) -> int:
+        """Bytes that came back so far."""
+        return self._transport.bytes_received
+
+    def tell(self, message: Message, data: Body = b"", *, flush: bool = True) -> None:
+        """Send a request that has no reply; without `flush` it may wait for the next one.
+
+        Raises: DeviceLostError.
+        """
+        self._transport.submit(message, data, flush=flush)
+
+    def ask_bytes(self, message: Message) -> Future[bytes]:
+        """Send a request that reads a tensor.
+
+        Raises: DeviceLostError, from the call or from the future.
+        """
+        future: Future[bytes] = Future()
+        future.set_running_or_notify_cancel()
+        reply = self._transport.submit(message)
+        assert reply is not None
+        reply.add_done_callback(lambda done: _pass_bytes(done, future))
+        return future
+
+    def call(self, message: Message, expect: type[R], timeout_s: float | None = None) -> R:
+        """Send a request and wait for its reply of class `expect`.
+
+        Raises: DeviceLostError, also when there is no reply after `timeout_s` seconds.
+        """
+        future = self._transport.submit(message)
+        assert future is not None
+        try:
+            reply = future.result(timeout_s)
+        except TimeoutError:
+            name = type(message).__name__
+            self._transport.fail(f"{name} was not answered within {timeout_s:g} s")
+            reply = future.result()
+        assert isinstance(reply, expect)
+        return reply
+
+    def retain(self) -> None:
+        """Count one more device."""
+        with self.lock:
+            self._n_users += 1
+
+    def release(self) -> None:
+        """Count one device less; the last one closes the connection."""
+        with self.lock:
+            self._n_users -= 1
+            if self._n_users > 0:
+                return
+        self.close()
+
+    def close(self) -> None:
+        """End the connection; the worker frees everything that belongs to it."""
+        self._transport.close()
+
+
+def _pass_bytes(done: Future[ReplyBody], future: Future[bytes]) -> None:
+    error = done.exception()
+    if error is not None:
+        future.set_exception(error)
+        return
+    body = done.result()
+    if isinstance(body, bytes):
+        future.set_result(body)
+    else:
+        future.set_exception(DeviceLostError(f"expected bytes, got {body!r}"))
+
+
+def _threshold(endpoint: Endpoint, settings: ClientSettings) -> int | None:
+    if settings.hash_threshold_bytes is not None:
+        return settings.hash_threshold_bytes
+    return None if endpoint.is_loopback else HASH_THRESHOLD_BYTES

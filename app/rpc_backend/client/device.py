@@ -1,0 +1,288 @@
+"""A remote worker's device behind the device contract.
+
+Writing, clearing and computing only send; reading returns a future; nothing waits but what needs an
+answer to go on (making a buffer, memory, alloc sizes, copies). A graph with a uid is sent once and
+named afterwards, for as long as the worker keeps it. Which requests a tensor needs follows the
+stock client: INIT_TENSOR and GET_ALLOC_SIZE for quantised tensors whose rows are not a multiple of
+512 elements, GET_ALLOC_SIZE for operations that may want scratch.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Final
+
+from app.devices.base import BufferUsage, Bytes, DeviceInfo, DeviceKind, DeviceMemory
+from app.errors import DeviceLostError, GraphError, OutOfMemoryError
+from app.ggml.graph import Graph
+from app.ggml.ops import FORBIDDEN_OPS, Op
+from app.ggml.tensor import MAX_SRC, Buffer, Tensor
+from app.ggml.types import TRAITS
+from app.rpc_backend.client.connection import WorkerConnection
+from app.rpc_backend.client.upload import upload
+from app.rpc_backend.wire import messages as m
+from app.rpc_backend.wire.graph_codec import describe_graph
+from app.rpc_backend.wire.tensor import NOWHERE, NULL_TENSOR, Place, WireTensor, to_wire
+
+_ROW_MULTIPLE: Final = 512
+_MAY_NEED_SCRATCH: Final = frozenset(
+    {Op.FLASH_ATTN_EXT, Op.MUL_MAT, Op.MUL_MAT_ID, Op.CUMSUM, Op.ARGSORT, Op.TOP_K}
+)
+
+
+@dataclass(slots=True, eq=False)
+class RpcBuffer:
+    """A buffer on a worker; `base` is the address that tensors in it are told by."""
+
+    device: "RpcDevice"
+    handle: int
+    base: int
+    size: int
+    usage: BufferUsage
+    freed: bool = False
+
+
+class RpcDevice:
+    """One device of a worker; calls take effect on the worker in call order."""
+
+    def __init__(
+        self, connection: WorkerConnection, index: int, name: str, timeout_s: float | None = None
+    ) -> None:
+        """Take device `index` of an open connection.
+
+        Raises: DeviceLostError.
+        """
+        self._connection = connection
+        self._index = index
+        self._info = DeviceInfo(name, str(connection.endpoint), DeviceKind.REMOTE)
+        self._alignment = connection.call(m.GetAlignment(index), m.SizeReply, timeout_s).value
+        self._max_size = connection.call(m.GetMaxSize(index), m.SizeReply, timeout_s).value
+        self._alloc_sizes: dict[tuple[object, ...], int] = {}
+        self._buffers: set[RpcBuffer] = set()
+        self._closed = False
+        connection.retain()
+
+    @property
+    def info(self) -> DeviceInfo:
+        """Name, endpoint and kind."""
+        return self._info
+
+    @property
+    def connection(self) -> WorkerConnection:
+        """The connection that this device shares with its neighbours."""
+        return self._connection
+
+    def memory(self) -> DeviceMemory:
+        """Ask for free and total bytes.
+
+        Raises: DeviceLostError.
+        """
+        reply = self._connection.call(m.GetDeviceMemory(self._index), m.DeviceMemoryReply)
+        return DeviceMemory(reply.free, reply.total)
+
+    def alignment(self) -> int:
+        """Alignment in bytes that tensors need inside a buffer."""
+        return self._alignment
+
+    def max_size(self) -> int:
+        """Largest buffer in bytes."""
+        return self._max_size
+
+    def alloc_size(self, tensor: Tensor) -> int:
+        """Bytes that a tensor needs in a buffer, padding and scratch included; asks the worker
+        once per layout.
+
+        Raises: DeviceLostError.
+        """
+        if not (_needs_padding(tensor) or tensor.op in _MAY_NEED_SCRATCH):
+            return tensor.nbytes
+        key = (tensor.type, tensor.op, tensor.params.raw, tensor.ne, tensor.nb)
+        size = self._alloc_sizes.get(key)
+        if size is None:
+            size = self._ask_alloc_size(tensor)
+            self._alloc_sizes[key] = size
+        return max(size, tensor.nbytes)
+
+    def _ask_alloc_size(self, tensor: Tensor) -> int:
+        sources = [
+            NULL_TENSOR if source is None else to_wire(source, NOWHERE, key=key)
+            for key, source in enumerate(tensor.src, 2)
+        ]
+        sources += [NULL_TENSOR] * (MAX_SRC - len(sources))
+        request = m.GetAllocSize(self._index, to_wire(tensor, NOWHERE), tuple(sources))
+        return self._connection.call(request, m.SizeReply).value
+
+    def alloc(self, size: int, usage: BufferUsage) -> RpcBuffer:
+        """Make a buffer.
+
+        Raises: OutOfMemoryError, DeviceLostError.
+        """
+        call = self._connection.call
+        reply = call(m.AllocBuffer(self._index, size), m.AllocBufferReply)
+        if reply.buffer == 0:
+            memory = self.memory()
+            raise OutOfMemoryError(
+                f"{self._info.name} ({self._info.description}): no memory for a buffer of {size} "
+                f"bytes, {memory.free} of {memory.total} bytes are free"
+            )
+        base = call(m.BufferGetBase(reply.buffer), m.SizeReply).value
+        buffer = RpcBuffer(self, reply.buffer, base, reply.size, usage)
+        self._buffers.add(buffer)
+        return buffer
+
+    def free(self, buffer: Buffer) -> None:
+        """Give a buffer back; every kept graph of the worker is forgotten.
+
+        Raises: DeviceLostError.
+        """
+        own = self._own(buffer, "free")
+        own.freed = True
+        self._buffers.discard(own)
+        with self._connection.lock:
+            self._connection.kept.forget_all()
+            self._connection.tell(m.FreeBuffer(own.handle))
+
+    def clear(self, buffer: Buffer, value: int) -> None:
+        """Fill a whole buffer with one byte value.
+
+        Raises: DeviceLostError.
+        """
+        self._connection.tell(m.BufferClear(self._own(buffer, "clear").handle, value))
+
+    def init_tensor(self, tensor: Tensor) -> None:
+        """Tell of a quantised tensor whose rows are not a multiple of 512 elements.
+
+        Raises: DeviceLostError, GraphError.
+        """
+        if _needs_padding(tensor):
+            self._connection.tell(m.InitTensor(self._describe(tensor)))
+
+    def set_tensor(self, tensor: Tensor, data: Bytes, offset: int = 0) -> None:
+        """Write bytes into a tensor from byte `offset` on; weights go by hash where that pays.
+
+        Raises: DeviceLostError, GraphError.
+        """
+        view = memoryview(data).cast("B")
+        _check_range(tensor, offset, len(view))
+        buffer = self._buffer_of(tensor)
+        is_weight = buffer is not None and buffer.usage is BufferUsage.WEIGHTS
+        upload(self._connection, self._describe(tensor), view, offset, is_weight=is_weight)
+
+    def memset_tensor(self, tensor: Tensor, value: int, offset: int, size: int) -> None:
+        """Fill part of a tensor with one byte value.
+
+        Raises: DeviceLostError, GraphError.
+        """
+        _check_range(tensor, offset, size)
+        self._connection.tell(m.MemsetTensor(self._describe(tensor), offset, size, value))
+
+    def get_tensor(self, tensor: Tensor, offset: int, size: int) -> Future[bytes]:
+        """Read bytes of a tensor, after everything asked before.
+
+        Raises: DeviceLostError, from the call or from the future; GraphError.
+        """
+        _check_range(tensor, offset, size)
+        return self._connection.ask_bytes(m.GetTensor(self._describe(tensor), offset, size))
+
+    def copy_tensor(self, source: Tensor, target: Tensor) -> None:
+        """Copy between two tensors of this device; through this machine where the worker's backend
+        cannot.
+
+        Raises: DeviceLostError, GraphError.
+        """
+        if source.nbytes != target.nbytes:
+            raise GraphError(
+                f"copy of '{source.name}' ({source.nbytes} bytes) to '{target.name}' "
+                f"({target.nbytes} bytes): expected equal sizes"
+            )
+        request = m.CopyTensor(self._describe(source), self._describe(target))
+        if not self._connection.call(request, m.FlagReply).value:
+            self.set_tensor(target, self.get_tensor(source, 0, source.nbytes).result())
+
+    def compute(self, graph: Graph) -> None:
+        """Run a graph; one that the worker still keeps is only named.
+
+        Raises: DeviceLostError; GraphError when a tensor does not lie on this worker or does not
+        fit into the protocol.
+        """
+        connection, device = self._connection, self._index
+        with connection.lock:
+            if connection.kept.has(device, graph.uid):
+                connection.tell(m.GraphRecompute(device, graph.uid))
+                return
+            message = describe_graph(graph, device, self._place)
+            connection.tell(message)
+            connection.kept.sent(device, graph.uid)
+
+    def unsupported(self, nodes: Sequence[Tensor]) -> str | None:
+        """Reason why one of `nodes` cannot run; the protocol cannot ask a worker, so only what no
+        worker may run is refused.
+        """
+        for node in nodes:
+            if node.op in FORBIDDEN_OPS:
+                return f"{node.op.name} carries function pointers and is not sent to workers"
+        return None
+
+    def synchronize(self) -> None:
+        """Wait until everything asked before is done: workers answer in order.
+
+        Raises: DeviceLostError.
+        """
+        self._connection.call(m.GetAlignment(self._index), m.SizeReply)
+
+    def close(self) -> None:
+        """Free all buffers; the last device of a connection closes it."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            for buffer in list(self._buffers):
+                self.free(buffer)
+        except DeviceLostError:
+            self._buffers.clear()
+        self._connection.release()
+
+    def _own(self, buffer: Buffer, what: str) -> RpcBuffer:
+        if not isinstance(buffer, RpcBuffer) or buffer.device is not self or buffer.freed:
+            raise GraphError(f"{self._info.name}: {what}: expected a live buffer of this device")
+        return buffer
+
+    def _buffer_of(self, tensor: Tensor) -> RpcBuffer | None:
+        """The buffer of a tensor or of what it looks at, if it is on this connection and alive."""
+        buffer = tensor.buffer
+        if buffer is None and tensor.view_src is not None:
+            buffer = tensor.view_src.buffer
+        if isinstance(buffer, RpcBuffer) and not buffer.freed:
+            return buffer if buffer.device.connection is self._connection else None
+        return None
+
+    def _place(self, tensor: Tensor) -> Place:
+        buffer = self._buffer_of(tensor)
+        if buffer is None:
+            raise GraphError(
+                f"tensor '{tensor.name}' ({tensor.op.name}): expected memory on {self._info.name} "
+                f"({self._info.description})"
+            )
+        offset = tensor.offset
+        if tensor.buffer is None and tensor.view_src is not None:
+            offset = tensor.view_src.offset + tensor.view_offs
+        return Place(buffer.handle, buffer.base + offset)
+
+    def _describe(self, tensor: Tensor) -> WireTensor:
+        return to_wire(tensor, self._place(tensor))
+
+
+def _needs_padding(tensor: Tensor) -> bool:
+    return (
+        TRAITS[tensor.type].is_quantized
+        and tensor.ne[0] % _ROW_MULTIPLE != 0
+        and tensor.view_src is None
+    )
+
+
+def _check_range(tensor: Tensor, offset: int, size: int) -> None:
+    if offset < 0 or size < 0 or offset + size > tensor.nbytes:
+        raise GraphError(
+            f"tensor '{tensor.name}': bytes {offset} to {offset + size}: "
+            f"expected a range within its {tensor.nbytes}"
+        )

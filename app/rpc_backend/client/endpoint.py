@@ -1,0 +1,114 @@
+"""Where a worker listens: "host:port" lists as `--rpc` takes them, and the way to connect.
+
+Every failure names the endpoint and the reason in words, as people copy these lines into bug
+reports.
+"""
+
+import logging
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from app.errors import ConfigError, DeviceLostError
+from app.rpc_backend.wire.constants import DEFAULT_PORT
+
+log = logging.getLogger(__name__)
+
+_KEEP_ALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+"""A silent peer is declared dead after about a minute; options that a platform lacks are left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One worker's address."""
+
+    host: str
+    port: int = DEFAULT_PORT
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether the worker runs on this machine for sure."""
+        return self.host in ("localhost", "::1") or self.host.startswith("127.")
+
+
+def parse_endpoint(text: str) -> Endpoint:
+    """Read "host", "host:port", "[v6]" or "[v6]:port".
+
+    Raises: ConfigError.
+    """
+    text = text.strip()
+    if text.startswith("["):
+        host, closed, rest = text[1:].partition("]")
+        fits = bool(closed) and (not rest or rest.startswith(":"))
+        port = rest[1:]
+    else:
+        host, _, port = text.partition(":")
+        fits = ":" not in port
+    if not (fits and host) or any(c.isspace() or c == "/" for c in host):
+        raise ConfigError(f"RPC endpoint '{text}': expected host:port or [IPv6 address]:port")
+    if not port:
+        return Endpoint(host)
+    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise ConfigError(f"RPC endpoint '{text}': port '{port}': expected 1 to 65535")
+    return Endpoint(host, int(port))
+
+
+def parse_endpoints(values: Sequence[str]) -> list[Endpoint]:
+    """Read a repeatable flag of comma lists; an endpoint that comes twice counts once, which is
+    logged.
+
+    Raises: ConfigError for an empty or malformed entry.
+    """
+    parsed = [parse_endpoint(entry) for value in values for entry in value.split(",")]
+    unique = list(dict.fromkeys(parsed))
+    for endpoint in unique:
+        if parsed.count(endpoint) > 1:
+            log.warning("RPC endpoint %s is given more than once and used once", endpoint)
+    return unique
+
+
+def connect(endpoint: Endpoint, deadline: float) -> socket.socket:
+    """Open a TCP connection to the first address of the host that answers before `deadline`
+    (monotonic seconds).
+
+    Raises: DeviceLostError naming the endpoint and why each address failed.
+    """
+    try:
+        found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise DeviceLostError(
+            f"RPC worker {endpoint}: the name '{endpoint.host}' is unknown ({error})"
+        ) from None
+    reasons: dict[str, None] = {}
+    for family, kind, protocol, _, address in found:
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.settimeout(max(deadline - time.monotonic(), 0.001))
+            sock.connect(address)
+            _tune(sock)
+            return sock
+        except OSError as error:
+            sock.close()
+            reasons[_reason(error)] = None
+    raise DeviceLostError(f"RPC worker {endpoint}: {', '.join(reasons)}")
+
+
+def _tune(sock: socket.socket) -> None:
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEP_ALIVE:
+        option = getattr(socket, name, None)
+        if option is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused, nothing listens there"
+    if isinstance(error, TimeoutError):
+        return "no answer to the connection attempt, is a firewall in between?"
+    return error.strerror or str(error)

@@ -1,0 +1,115 @@
+"""A client's graphs: from a description to a checked graph, and those kept for running again.
+
+Version 8 keeps up to 1,024 graphs per device by the client's uid and forgets all of them when one
+more arrives; version 7 keeps the last graph of each device. Freeing a buffer forgets everything.
+Clients and workers follow these rules without telling each other.
+"""
+
+from collections import defaultdict
+
+from app.errors import GraphError
+from app.ggml.graph import Graph, next_uid
+from app.ggml.ops import Op
+from app.ggml.tensor import Tensor, TensorFlag
+from app.ggml.verify import verify_graph
+from app.rpc_backend.errors import RemoteProtocolError
+from app.rpc_backend.wire.constants import KEPT_GRAPHS
+from app.rpc_backend.wire.graph_codec import GraphCompute
+from app.rpc_backend.wire.tensor import WireTensor, to_tensor
+from app.rpc_backend.worker.buffers import BufferTable
+
+
+class GraphStore:
+    """The graphs that one client may run again."""
+
+    def __init__(self, major: int) -> None:
+        self._by_uid = major >= 8
+        self._graphs: defaultdict[int, dict[int, Graph]] = defaultdict(dict)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._graphs.values()))
+
+    def keeps(self, uid: int) -> bool:
+        """Whether a graph that came with `uid` will be kept."""
+        return uid != 0 or not self._by_uid
+
+    def keep(self, device: int, uid: int, graph: Graph) -> None:
+        """Keep a graph that was run, unless its uid says not to."""
+        if not self.keeps(uid):
+            return
+        graphs = self._graphs[device]
+        if not self._by_uid or (uid not in graphs and len(graphs) >= KEPT_GRAPHS):
+            graphs.clear()
+        graphs[uid] = graph
+
+    def find(self, device: int, uid: int) -> Graph:
+        """Return a kept graph.
+
+        Raises: RemoteProtocolError.
+        """
+        graph = self._graphs[device].get(uid)
+        if graph is None:
+            which = f"graph {uid}" if self._by_uid else "last graph"
+            raise RemoteProtocolError(f"device {device} keeps no {which}")
+        return graph
+
+    def forget_all(self) -> None:
+        """Forget every graph of every device."""
+        self._graphs.clear()
+
+
+def build_graph(message: GraphCompute, buffers: BufferTable, *, keep: bool) -> Graph:
+    """Make a graph of what a client sent and verify it.
+
+    Tensors on another device of this worker count as having no memory. Nodes that the client did
+    not mark for computing are left out, as stock backends do.
+
+    Raises: GraphError, UnsupportedError, RemoteProtocolError.
+    """
+    made: dict[int, Tensor] = {}
+    for wire in message.tensors:
+        if wire.id == 0 or wire.id in made:
+            raise GraphError(f"tensor '{wire.label}': id {wire.id}: expected a fresh one, not 0")
+        tensor = _place(wire, message.device, buffers)
+        made[wire.id] = tensor
+        tensor.src = _sources(wire, made)
+        if wire.view_src:
+            tensor.view_src = _earlier(wire, wire.view_src, made)
+    nodes = [_node(key, made) for key in message.node_ids]
+    nodes = [node for node in nodes if TensorFlag.COMPUTE in node.flags]
+    graph = Graph(nodes, next_uid() if keep else 0)
+    verify_graph(graph)
+    return graph
+
+
+def _place(wire: WireTensor, device: int, buffers: BufferTable) -> Tensor:
+    if wire.buffer == 0:
+        if wire.data != 0:
+            raise GraphError(f"tensor '{wire.label}': data {wire.data:#x} without a buffer")
+        return to_tensor(wire)
+    region = buffers.resolve_region(wire)
+    if region.held.device_index != device:
+        region.tensor.buffer = None
+    return region.tensor
+
+
+def _sources(wire: WireTensor, made: dict[int, Tensor]) -> tuple[Tensor | None, ...]:
+    """Look the sources up; only a cast may name itself, and trailing gaps are dropped."""
+    n = len(wire.src)
+    while n and wire.src[n - 1] == 0:
+        n -= 1
+    return tuple(_earlier(wire, key, made) if key else None for key in wire.src[:n])
+
+
+def _earlier(wire: WireTensor, key: int, made: dict[int, Tensor]) -> Tensor:
+    found = made.get(key)
+    if found is None or (key == wire.id and (wire.op != Op.CPY or key == wire.view_src)):
+        raise GraphError(f"tensor '{wire.label}': source id {key}: expected a tensor listed before")
+    return found
+
+
+def _node(key: int, made: dict[int, Tensor]) -> Tensor:
+    found = made.get(key)
+    if found is None:
+        raise GraphError(f"node id {key}: expected one of the {len(made)} tensors")
+    return found

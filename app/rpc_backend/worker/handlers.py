@@ -1,0 +1,272 @@
+"""What the worker does for each request: the table `HANDLERS`, one function per row.
+
+A handler gets the client's state and the message and returns the reply, None when there is none,
+or for a read the pieces of the answer. Requests with data are in `DATA_HANDLERS` and see one piece
+at a time, so that a frame of any length costs one piece of memory. Bad input raises; the caller
+closes the connection, since the protocol has no error reply.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from app.devices.base import BufferUsage
+from app.errors import GraphError, OutOfMemoryError
+from app.rpc_backend.errors import RemoteProtocolError
+from app.rpc_backend.wire import messages as m
+from app.rpc_backend.wire.constants import VERSIONS
+from app.rpc_backend.wire.graph_codec import GraphCompute
+from app.rpc_backend.wire.layout import Body
+from app.rpc_backend.wire.tensor import to_tensor
+from app.rpc_backend.wire.worker_core import Chunk
+from app.rpc_backend.worker.buffers import Region
+from app.rpc_backend.worker.graphs import build_graph
+from app.rpc_backend.worker.state import ClientState
+
+log = logging.getLogger(__name__)
+
+_READ_BYTES: Final = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """A reply of `size` bytes, read from the device as it is sent."""
+
+    size: int
+    pieces: Iterator[Body]
+
+
+Outcome = m.Message | Pieces | None
+
+
+def _hello(state: ClientState, message: m.Hello) -> Outcome:
+    if any(message.capabilities):
+        log.debug("%s offers another transport than TCP; not taken", state.peer)
+    return m.HelloReply(*VERSIONS[state.version])
+
+
+def _device_count(state: ClientState, message: m.DeviceCount) -> Outcome:
+    return m.DeviceCountReply(len(state.devices))
+
+
+def _get_alignment(state: ClientState, message: m.GetAlignment) -> Outcome:
+    return m.SizeReply(state.device(message.device).alignment())
+
+
+def _get_max_size(state: ClientState, message: m.GetMaxSize) -> Outcome:
+    return m.SizeReply(state.device(message.device).max_size())
+
+
+def _get_device_memory(state: ClientState, message: m.GetDeviceMemory) -> Outcome:
+    memory = state.device(message.device).memory()
+    return m.DeviceMemoryReply(memory.free, memory.total)
+
+
+def _alloc_buffer(state: ClientState, message: m.AllocBuffer) -> Outcome:
+    device = state.device(message.device)
+    if message.size > device.max_size() or not state.buffers.has_room_for(message.size):
+        log.info("%s: buffer of %d bytes refused: more than the largest", state.peer, message.size)
+        return m.AllocBufferReply(0, 0)
+    try:
+        buffer = device.alloc(message.size, BufferUsage.ANY)
+    except OutOfMemoryError as error:
+        log.info("%s: buffer refused: %s", state.peer, error)
+        return m.AllocBufferReply(0, 0)
+    held = state.buffers.add(message.device, device, buffer)
+    return m.AllocBufferReply(held.handle, buffer.size)
+
+
+def _buffer_get_base(state: ClientState, message: m.BufferGetBase) -> Outcome:
+    return m.SizeReply(state.buffers.get(message.buffer).base)
+
+
+def _free_buffer(state: ClientState, message: m.FreeBuffer) -> Outcome:
+    held = state.buffers.remove(message.buffer)
+    state.graphs.forget_all()
+    held.device.free(held.buffer)
+    return None
+
+
+def _buffer_clear(state: ClientState, message: m.BufferClear) -> Outcome:
+    held = state.buffers.get(message.buffer)
+    held.device.clear(held.buffer, message.value)
+    return None
+
+
+def _init_tensor(state: ClientState, message: m.InitTensor) -> Outcome:
+    # Stock clients may send this before the tensor has memory; there is nothing to pad then.
+    if message.tensor.buffer or message.tensor.data:
+        region = state.buffers.resolve_region(message.tensor)
+        region.device.init_tensor(region.tensor)
+    return None
+
+
+def _get_alloc_size(state: ClientState, message: m.GetAllocSize) -> Outcome:
+    tensor = to_tensor(message.tensor)
+    tensor.src = tuple(to_tensor(source) if source.id else None for source in message.sources)
+    return m.SizeReply(state.device(message.device).alloc_size(tensor))
+
+
+def _set_tensor_hash(state: ClientState, message: m.SetTensorHash) -> Outcome:
+    region = state.buffers.resolve_region(message.tensor, message.offset)
+
+    def write(piece: Body, at: int) -> None:
+        region.device.set_tensor(region.tensor, piece, region.offset + at)
+
+    cache = state.cache
+    found = cache is not None and cache.restore(message.hash, region.size, write)
+    return m.FlagReply(int(found))
+
+
+def _get_tensor(state: ClientState, message: m.GetTensor) -> Outcome:
+    region = state.buffers.resolve_region(message.tensor, message.offset, message.size)
+    return Pieces(message.size, _read(region))
+
+
+def _read(region: Region) -> Iterator[Body]:
+    for at in range(0, region.size, _READ_BYTES):
+        size = min(_READ_BYTES, region.size - at)
+        yield region.device.get_tensor(region.tensor, region.offset + at, size).result()
+
+
+def _get_tensor_2d(state: ClientState, message: m.GetTensor2D) -> Outcome:
+    region = _strided(state, message)
+    return Pieces(message.reply_bytes, _read_strided(region, message))
+
+
+def _read_strided(region: Region, message: m.GetTensor2D) -> Iterator[Body]:
+    if message.size == 0:
+        return
+    for i in range(message.n_copies):
+        start = region.offset + i * message.stride
+        yield from _read(Region(region.held, region.tensor, start, message.size))
+
+
+def _strided(state: ClientState, message: m.SetTensor2D | m.GetTensor2D) -> Region:
+    """Check the whole span that a strided transfer may touch."""
+    if message.n_copies > 1 and message.stride < message.size:
+        raise RemoteProtocolError(
+            f"pieces of {message.size} bytes {message.stride} bytes apart: expected no overlap"
+        )
+    span = message.size + (message.n_copies - 1) * message.stride if message.n_copies else 0
+    return state.buffers.resolve_region(message.tensor, message.offset, span)
+
+
+def _copy_tensor(state: ClientState, message: m.CopyTensor) -> Outcome:
+    source = state.buffers.resolve_region(message.source)
+    target = state.buffers.resolve_region(message.target)
+    if source.size != target.size:
+        raise GraphError(
+            f"copy of '{source.tensor.name}' ({source.size} bytes) to '{target.tensor.name}' "
+            f"({target.size}): expected equal sizes"
+        )
+    if source.device is target.device:
+        source.device.copy_tensor(source.tensor, target.tensor)
+        return m.FlagReply(1)
+    at = 0
+    for piece in _read(source):
+        target.device.set_tensor(target.tensor, piece, at)
+        at += len(piece)
+    return m.FlagReply(1)
+
+
+def _memset_tensor(state: ClientState, message: m.MemsetTensor) -> Outcome:
+    region = state.buffers.resolve_region(message.tensor, message.offset, message.size)
+    region.device.memset_tensor(region.tensor, message.value, region.offset, region.size)
+    return None
+
+
+def _graph_compute(state: ClientState, message: GraphCompute) -> Outcome:
+    device = state.device(message.device)
+    keep = state.graphs.keeps(message.uid)
+    graph = build_graph(message, state.buffers, keep=keep)
+    state.n_graphs_sent += 1
+    state.n_graph_runs += 1
+    device.compute(graph)
+    state.graphs.keep(message.device, message.uid, graph)
+    return None
+
+
+def _graph_recompute(state: ClientState, message: m.GraphRecompute) -> Outcome:
+    device = state.device(message.device)
+    state.n_graph_runs += 1
+    device.compute(state.graphs.find(message.device, message.uid))
+    return None
+
+
+def _comm_init(state: ClientState, message: m.CommInit) -> Outcome:
+    state.device(message.device)
+    log.info("%s: COMM_INIT refused: this worker does not add tensors up", state.peer)
+    return m.FlagReply(0)
+
+
+def _comm_allreduce(state: ClientState, message: m.CommAllreduce) -> Outcome:
+    raise RemoteProtocolError("no group was joined")
+
+
+def _comm_free(state: ClientState, message: m.CommFree) -> Outcome:
+    state.device(message.device)
+    return None
+
+
+def _set_tensor(state: ClientState, message: m.SetTensor, chunk: Chunk) -> None:
+    region = state.buffers.resolve_region(message.tensor, message.offset, chunk.total)
+    if chunk.at == 0 and message.cache and state.cache is not None:
+        state.writer = state.cache.writer(chunk.total)
+    if len(chunk.data):
+        region.device.set_tensor(region.tensor, chunk.data, region.offset + chunk.at)
+    if state.writer is not None:
+        state.writer.write(chunk.data)
+        if chunk.is_last:
+            state.writer.finish()
+            state.writer = None
+
+
+def _set_tensor_2d(state: ClientState, message: m.SetTensor2D, chunk: Chunk) -> None:
+    region = _strided(state, message)
+    if chunk.total != message.size * message.n_copies:
+        raise RemoteProtocolError(
+            f"{chunk.total} bytes of data: expected {message.n_copies} times {message.size}"
+        )
+    view, at = memoryview(chunk.data), chunk.at
+    while view:
+        copy, within = divmod(at, message.size)
+        piece = view[: message.size - within]
+        offset = region.offset + copy * message.stride + within
+        region.device.set_tensor(region.tensor, piece, offset)
+        at += len(piece)
+        view = view[len(piece) :]
+
+
+Handler = Callable[[ClientState, Any], Outcome]
+DataHandler = Callable[[ClientState, Any, Chunk], None]
+
+HANDLERS: Final[dict[type, Handler]] = {
+    m.Hello: _hello,
+    m.DeviceCount: _device_count,
+    m.GetAlignment: _get_alignment,
+    m.GetMaxSize: _get_max_size,
+    m.GetDeviceMemory: _get_device_memory,
+    m.AllocBuffer: _alloc_buffer,
+    m.BufferGetBase: _buffer_get_base,
+    m.FreeBuffer: _free_buffer,
+    m.BufferClear: _buffer_clear,
+    m.InitTensor: _init_tensor,
+    m.GetAllocSize: _get_alloc_size,
+    m.SetTensorHash: _set_tensor_hash,
+    m.GetTensor: _get_tensor,
+    m.GetTensor2D: _get_tensor_2d,
+    m.CopyTensor: _copy_tensor,
+    m.MemsetTensor: _memset_tensor,
+    GraphCompute: _graph_compute,
+    m.GraphRecompute: _graph_recompute,
+    m.CommInit: _comm_init,
+    m.CommAllreduce: _comm_allreduce,
+    m.CommFree: _comm_free,
+}
+
+DATA_HANDLERS: Final[dict[type, DataHandler]] = {
+    m.SetTensor: _set_tensor,
+    m.SetTensor2D: _set_tensor_2d,
+}

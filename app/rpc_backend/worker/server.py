@@ -1,0 +1,176 @@
+"""The RPC server: accepts clients and gives each a thread and a session of its own.
+
+Clients do not see each other: each has its own buffers and graphs, and devices run one graph at a
+time. The accept loop never waits for a client, so short-lived connections, stalled ones and many at
+once cost nobody else anything; when too many are open, the one that has been idle longest and holds
+no memory makes room. `stop()` may be called from any thread and from a signal handler.
+"""
+
+import logging
+import selectors
+import socket
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from app.devices.base import Device
+from app.errors import ConfigError
+from app.rpc_backend.wire.constants import NEWEST
+from app.rpc_backend.worker.peer import Peer
+from app.rpc_backend.worker.session import Session
+from app.rpc_backend.worker.tensor_cache import TensorCache
+
+log = logging.getLogger(__name__)
+
+_BACKLOG: Final = 128
+_STOP_TIMEOUT_S: Final = 5.0
+_ACCEPT_PAUSE_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """How the worker treats its clients."""
+
+    version: int = NEWEST
+    cache: TensorCache | None = None
+    max_clients: int = 256
+    hello_timeout_s: float = 10.0
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Take a port (0 for any free one) without opening it yet.
+
+    Raises: ConfigError when the address is unknown or the port is taken.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"--host {host}: the name is unknown ({error})") from None
+    family, kind, protocol, _, address = found[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"{host}:{port}: {error.strerror}: expected a free port of this machine"
+        ) from None
+    return listener
+
+
+class RpcServer:
+    """Serves `devices` on a bound socket; owned by the thread that calls `serve()`."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        devices: Sequence[Device],
+        settings: ServerSettings | None = None,
+    ) -> None:
+        self._listener = listener
+        self._devices = devices
+        self._settings = settings or ServerSettings()
+        self._peers: set[Peer] = set()
+        self._lock = threading.Lock()
+        self._stopping = False
+        self._wake_reader, self._wake_writer = socket.socketpair()
+        self._wake_writer.setblocking(False)
+        listener.setblocking(False)
+        listener.listen(_BACKLOG)
+
+    @property
+    def port(self) -> int:
+        """The port that clients connect to."""
+        return int(self._listener.getsockname()[1])
+
+    @property
+    def n_clients(self) -> int:
+        """Number of connected clients."""
+        with self._lock:
+            return len(self._peers)
+
+    def serve(self) -> None:
+        """Accept clients until `stop()`; then cut off those that are left and free their memory."""
+        selector = selectors.DefaultSelector()
+        selector.register(self._listener, selectors.EVENT_READ)
+        selector.register(self._wake_reader, selectors.EVENT_READ)
+        try:
+            while not self._stopping:
+                ready = {key.fileobj for key, _ in selector.select()}
+                if self._listener in ready and not self._stopping:
+                    self._accept()
+        finally:
+            selector.close()
+            self._listener.close()
+            self._cut_off_all()
+            self._wake_reader.close()
+            self._wake_writer.close()
+
+    def stop(self) -> None:
+        """Make `serve()` return."""
+        self._stopping = True
+        try:
+            self._wake_writer.send(b"x")
+        except OSError:
+            log.debug("the server has stopped already")
+
+    def _accept(self) -> None:
+        try:
+            sock, address = self._listener.accept()
+        except BlockingIOError:
+            return
+        except OSError as error:
+            # Out of file descriptors, most likely: pause, since the listener stays ready.
+            log.warning("a client could not be accepted: %s", error.strerror)
+            self._make_room("out of file descriptors")
+            threading.Event().wait(_ACCEPT_PAUSE_S)
+            return
+        name = f"{address[0]}:{address[1]}"
+        if self.n_clients >= self._settings.max_clients and not self._make_room("too many clients"):
+            log.warning("%s: refused: %d clients hold memory here", name, self.n_clients)
+            sock.close()
+            return
+        self._start(sock, name)
+
+    def _start(self, sock: socket.socket, name: str) -> None:
+        settings = self._settings
+        session = Session(self._devices, settings.version, settings.cache, name)
+        peer = Peer(sock, name, session, settings.hello_timeout_s, self._forget)
+        try:
+            sock.setblocking(True)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            with self._lock:
+                self._peers.add(peer)
+            peer.thread.start()
+        except (OSError, RuntimeError) as error:
+            log.warning("%s: not served: %s", name, error)
+            self._forget(peer)
+            sock.close()
+
+    def _make_room(self, reason: str) -> bool:
+        """Cut off the client that has been idle longest, among those without memory here."""
+        with self._lock:
+            idle = [peer for peer in self._peers if not peer.holds_buffers]
+            if not idle:
+                return False
+            oldest = min(idle, key=lambda peer: peer.last_active_at)
+            self._peers.discard(oldest)
+        oldest.stop(f"cut off: {reason}")
+        return True
+
+    def _forget(self, peer: Peer) -> None:
+        with self._lock:
+            self._peers.discard(peer)
+
+    def _cut_off_all(self) -> None:
+        with self._lock:
+            peers = list(self._peers)
+        for peer in peers:
+            peer.stop("the worker stops")
+        for peer in peers:
+            peer.thread.join(_STOP_TIMEOUT_S)
+            if peer.thread.is_alive():
+                log.warning("%s: still computing, left behind", peer.name)

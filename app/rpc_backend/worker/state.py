@@ -1,0 +1,58 @@
+"""What one client of the worker owns: its buffers, its graphs, its counters.
+
+Made when a client connects and closed when it leaves, however it leaves; then everything that it
+had is freed.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from app.devices.base import Device
+from app.errors import LlamaServeError
+from app.rpc_backend.errors import RemoteProtocolError
+from app.rpc_backend.worker.buffers import BufferTable
+from app.rpc_backend.worker.graphs import GraphStore
+from app.rpc_backend.worker.tensor_cache import CacheWriter, TensorCache
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class ClientState:
+    """Owned by the thread that serves the client."""
+
+    devices: Sequence[Device]
+    version: int
+    cache: TensorCache | None = None
+    peer: str = "client"
+    buffers: BufferTable = field(default_factory=BufferTable)
+    graphs: GraphStore = field(init=False)
+    writer: CacheWriter | None = None
+    n_graphs_sent: int = 0
+    n_graph_runs: int = 0
+
+    def __post_init__(self) -> None:
+        self.graphs = GraphStore(self.version)
+
+    def device(self, index: int) -> Device:
+        """Return a device by the client's number.
+
+        Raises: RemoteProtocolError.
+        """
+        if index >= len(self.devices):
+            raise RemoteProtocolError(f"device {index}: this worker has {len(self.devices)}")
+        return self.devices[index]
+
+    def close(self) -> None:
+        """Free everything."""
+        self.graphs.forget_all()
+        if self.writer is not None:
+            self.writer.abandon()
+            self.writer = None
+        for held in self.buffers:
+            self.buffers.remove(held.handle)
+            try:
+                held.device.free(held.buffer)
+            except LlamaServeError as error:
+                log.warning("%s: a buffer was not freed: %s", self.peer, error)
