@@ -1,0 +1,152 @@
+"""Chat messages → prompt text, with the template that came with the model.
+
+Used by the API's chat routes from the server's thread pool. Variables and filters are those that
+templates written for Hugging Face's `apply_chat_template` expect; a template's own refusal and its
+errors become RequestError with the template's line. Rendering runs in a process of its own, see
+`template_sandbox`. ChatML stands in only where the file has no template, and the log says so.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Final
+
+from app.ggml.gguf_file import Metadata
+from app.tokenizer.base import Vocab
+from app.tokenizer.builtin_templates import BUILTIN_TEMPLATES, CHATML
+from app.tokenizer.metadata_values import text_value
+from app.tokenizer.template_caps import Message, TemplateCaps, probe
+from app.tokenizer.template_sandbox import TemplateSandbox
+
+_LOG: Final = logging.getLogger(__name__)
+_KEY: Final = "tokenizer.chat_template"
+_TOOL_USE_KEY: Final = "tokenizer.chat_template.tool_use"
+
+
+class ChatTemplate:
+    """One template with the texts of BOS and EOS; any thread may render with it.
+
+    `sandbox` may be shared between templates; without one the template has its own.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        bos_token: str,
+        eos_token: str,
+        sandbox: TemplateSandbox | None = None,
+    ) -> None:
+        self.source = source
+        self.bos_token = bos_token
+        self.eos_token = eos_token
+        self._sandbox = sandbox or TemplateSandbox()
+
+    @cached_property
+    def caps(self) -> TemplateCaps:
+        """What the template can take; found out at the first use, in about ten renders."""
+        return probe(lambda messages, extra: self._render(messages, {**extra, **_PROMPT}))
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[object] | None = None,
+        add_generation_prompt: bool = True,
+        extra: Mapping[str, object] | None = None,
+    ) -> str:
+        """Return the prompt, BOS text included where the template writes one.
+
+        Content is given to the template in the form it takes: text parts are joined with "\\n" for
+        one that wants strings. `extra` are further variables (`chat_template_kwargs`); they win
+        over the others.
+
+        Raises:
+            RequestError: the template is wrong, refuses the messages, or goes over a limit.
+        """
+        variables: dict[str, object] = {"add_generation_prompt": add_generation_prompt}
+        if tools:
+            variables["tools"] = list(tools)
+        return self._render(fit_content(messages, self.caps), {**variables, **(extra or {})})
+
+    def close(self) -> None:
+        """Stop the rendering process; a later render starts another."""
+        self._sandbox.close()
+
+    def _render(self, messages: Sequence[Message], variables: Mapping[str, object]) -> str:
+        context = {
+            "messages": [dict(message) for message in messages],
+            "bos_token": self.bos_token,
+            "eos_token": self.eos_token,
+            "enable_thinking": True,
+            **variables,
+        }
+        return self._sandbox.render(self.source, context)
+
+
+_PROMPT: Final[Mapping[str, object]] = {"add_generation_prompt": True}
+
+
+def load_chat_template(
+    metadata: Metadata,
+    vocab: Vocab,
+    *,
+    override: str = "",
+    sandbox: TemplateSandbox | None = None,
+) -> ChatTemplate:
+    """Return the template to use for a model: `override` (the name of a built-in one or a source),
+    else the file's, else ChatML.
+
+    Raises:
+        ModelFormatError: the file's template is no text.
+    """
+    return ChatTemplate(
+        _choose_source(metadata, override),
+        bos_token=vocab.text(vocab.special.bos),
+        eos_token=vocab.text(vocab.special.eos),
+        sandbox=sandbox,
+    )
+
+
+def _choose_source(metadata: Metadata, override: str) -> str:
+    if override:
+        return BUILTIN_TEMPLATES.get(override, override)
+    source = text_value(metadata, _KEY) or text_value(metadata, _TOOL_USE_KEY)
+    if not source:
+        _LOG.warning("the model file has no chat template (key %r): ChatML is used", _KEY)
+        return CHATML
+    return BUILTIN_TEMPLATES.get(source, source)
+
+
+def fit_content(messages: Sequence[Message], caps: TemplateCaps) -> list[Message]:
+    """Return the messages with `content` as the template takes it: one that takes only strings gets
+    text parts joined with "\\n", one that takes only parts gets strings as a single part.
+    """
+    if caps.supports_string_content == caps.supports_typed_content:
+        return list(messages)
+    fit = _joined if caps.supports_string_content else _as_parts
+    return [
+        {**message, "content": fit(message.get("content"))} if "content" in message else message
+        for message in messages
+    ]
+
+
+def _joined(content: object) -> object:
+    if not isinstance(content, list):
+        return content
+    text = ""
+    after_marker = False
+    for part in content:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind not in ("text", "media_marker"):
+            continue
+        # A media marker stands in for an image and takes no line of its own.
+        if kind == "text" and text and not after_marker:
+            text += "\n"
+        after_marker = kind == "media_marker"
+        text += str(part.get("text", ""))
+    return text
+
+
+def _as_parts(content: object) -> object:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content

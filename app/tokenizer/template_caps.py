@@ -1,0 +1,129 @@
+"""What a chat template can take, found out by rendering small conversations with it.
+
+Used by `chat_template`, and shown by /props under llama.cpp's names (common/jinja/caps.h).
+llama.cpp watches which values its own engine touches; here a marker is put into the input and
+looked for in the output, which needs no special engine.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from app.errors import RequestError
+
+Message = Mapping[str, object]
+Render = Callable[[Sequence[Message], Mapping[str, object]], str]
+"""Messages and further variables → text; raises RequestError where the template refuses them."""
+
+_MARK: Final = "probe7391"
+_OTHER_MARK: Final = "probe8462"
+_CALLED: Final = "tool5173"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemplateCaps:
+    """One flag per ability; the names are those of llama-server's `chat_template_caps`."""
+
+    supports_string_content: bool
+    supports_typed_content: bool
+    supports_system_role: bool
+    supports_tools: bool
+    supports_tool_calls: bool
+    supports_parallel_tool_calls: bool
+    supports_object_arguments: bool
+    supports_preserve_reasoning: bool
+    supports_reasoning_effort: bool
+
+    def as_dict(self) -> dict[str, bool]:
+        """Return the flags by name, as /props shows them."""
+        return asdict(self)
+
+
+def probe(render: Render) -> TemplateCaps:
+    """Return what the template that `render` applies can take."""
+
+    def output(messages: Sequence[Message], **extra: object) -> str | None:
+        try:
+            return render(messages, extra)
+        except RequestError:
+            return None
+
+    typed = output([{"role": "user", "content": [{"type": "text", "text": _MARK}]}])
+    plain = output([{"role": "user", "content": _MARK}]) or ""
+    with_objects = output(_tool_conversation({"arg": _MARK}), tools=_TOOLS)
+    as_object = with_objects is not None and _MARK in with_objects
+    arguments: object = {"arg": _MARK} if as_object else f'{{"arg": "{_MARK}"}}'
+    called = output(_tool_conversation(arguments), tools=_TOOLS) or ""
+    twice = output(_tool_conversation(arguments, n_calls=2), tools=_TOOLS) or ""
+    return TemplateCaps(
+        supports_string_content=_MARK in plain,
+        supports_typed_content=typed is not None and _MARK in typed and not _is_dump(typed),
+        supports_system_role=_MARK in (output([_message("system", _MARK), _user()]) or ""),
+        supports_tools=_OTHER_MARK in called,
+        supports_tool_calls=_CALLED in called,
+        supports_parallel_tool_calls=f"{_CALLED}b" in twice,
+        supports_object_arguments=as_object,
+        supports_preserve_reasoning=_MARK in (output(_reasoning(), **_KEEP_REASONING) or ""),
+        supports_reasoning_effort=_MARK
+        in (output([_user()], reasoning_effort=_MARK, enable_thinking=True) or ""),
+    )
+
+
+_KEEP_REASONING: Final[dict[str, object]] = {
+    "enable_thinking": True,
+    "preserve_thinking": True,
+    "clear_thinking": False,
+    "truncate_history_thinking": False,
+    "drop_thinking": False,
+}
+
+_TOOLS: Final[list[object]] = [
+    {
+        "type": "function",
+        "function": {
+            "name": _CALLED,
+            "description": _OTHER_MARK,
+            "parameters": {
+                "type": "object",
+                "properties": {"arg": {"type": "string", "description": "an argument"}},
+                "required": ["arg"],
+            },
+        },
+    }
+]
+
+
+def _message(role: str, content: str) -> dict[str, object]:
+    return {"role": role, "content": content}
+
+
+def _user() -> dict[str, object]:
+    return _message("user", "hello")
+
+
+def _is_dump(text: str) -> bool:
+    """Return whether a list of content parts was printed as a Python or JSON value."""
+    return "'type'" in text or '"type"' in text
+
+
+def _tool_conversation(arguments: object, n_calls: int = 1) -> list[Message]:
+    calls = [
+        {
+            # Nine letters and digits: Mistral's templates insist on it.
+            "id": f"call0000{i}",
+            "type": "function",
+            "function": {"name": _CALLED + "b" * i, "arguments": arguments},
+        }
+        for i in range(n_calls)
+    ]
+    results: list[Message] = [
+        {"role": "tool", "content": "done", "tool_call_id": f"call0000{i}"} for i in range(n_calls)
+    ]
+    assistant: Message = {"role": "assistant", "content": "", "tool_calls": calls}
+    return [_user(), assistant, *results, _message("assistant", "so it is"), _user()]
+
+
+def _reasoning() -> list[Message]:
+    earlier = {**_message("assistant", "yes"), "reasoning_content": _MARK}
+    later = {**_message("assistant", "no"), "reasoning_content": "because"}
+    return [_user(), earlier, _user(), later, _user()]
