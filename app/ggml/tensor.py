@@ -67,14 +67,15 @@ class Tensor:
     @property
     def nbytes(self) -> int:
         """Bytes from the first to the last element, gaps included (ggml_nbytes)."""
-        if 0 in self.ne:
+        ne, nb = self.ne, self.nb
+        if 0 in ne:
             return 0
         traits = TRAITS[self.type]
         if traits.block_size == 1:
-            span = traits.type_size + (self.ne[0] - 1) * self.nb[0]
+            span = traits.type_size + (ne[0] - 1) * nb[0]
         else:
-            span = self.ne[0] * self.nb[0] // traits.block_size
-        return span + sum((self.ne[i] - 1) * self.nb[i] for i in (1, 2, 3))
+            span = ne[0] * nb[0] // traits.block_size
+        return span + (ne[1] - 1) * nb[1] + (ne[2] - 1) * nb[2] + (ne[3] - 1) * nb[3]
 
     @property
     def n_rows(self) -> int:

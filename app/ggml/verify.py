@@ -90,8 +90,8 @@ def check_tensor(tensor: Tensor) -> None:
         raise _bad(tensor, "no negative dimension and less than 2^63 elements")
     if block > 1 and (ne[0] % block or nb[0] != size):
         raise _bad(tensor, f"rows of whole blocks of {block}, {size} bytes each")
-    for n, stride in zip(ne, nb, strict=True):
-        if stride < 0 or (n > 1 and stride % size):
+    for i in (0, 1, 2, 3):
+        if nb[i] < 0 or (ne[i] > 1 and nb[i] % size):
             raise _bad(tensor, f"strides that are multiples of {size}")
     buffer = tensor.buffer
     if buffer is None:
