@@ -16,7 +16,6 @@ from itertools import count
 
 from app.devices.base import DeviceKind
 from app.engine.config import EngineConfig
-from app.engine.constraint import make_constraint
 from app.engine.counters import Counters
 from app.engine.errors import EngineUnavailableError
 from app.engine.facade import EngineState, EngineStats, ModelInfo, SlotInfo, WorkerStats
@@ -30,6 +29,7 @@ from app.engine.task import Task, now
 from app.engine.token_sampler import SamplingVocabulary, TokenSampler
 from app.errors import ContextExceededError, DeviceLostError, LlamaServeError, RequestError
 from app.sampling.chain import SamplerFactory
+from app.sampling.constraint import Constraint
 from app.tokenizer.base import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ class LlamaEngine:
         model = self._loaded()
         _check(request, model)
         assert self._samplers is not None
-        constraint = make_constraint(request.grammar, model.tokenizer) if request.grammar else None
+        constraint = _constraint(request, model)
         sampler = TokenSampler(self._samplers.build(request.sampling, constraint), request.sampling)
         generation = LlamaGeneration(next(self._ids), self._notify)
         generation.task = Task(
@@ -270,6 +270,15 @@ class LlamaEngine:
         if self._model is not None:
             self._model.close()
             self._model = None
+
+
+def _constraint(request: GenerationRequest, model: LoadedModel) -> Constraint | None:
+    if request.grammar is None:
+        return None
+    # The grammar library is only loaded by servers whose clients use it.
+    from app.engine.constraint import make_constraint
+
+    return make_constraint(request.grammar, model.tokenizer)
 
 
 def _check(request: GenerationRequest, model: LoadedModel) -> None:

@@ -1,0 +1,1 @@
+"""What a release must show, on real models, against exact arithmetic and stock llama.cpp."""
