@@ -83,7 +83,7 @@ MENUS: Final[dict[str, Menu]] = {
 class StockVocab:
     """The stock tokenizer; tokens above its vocabulary stand for nothing."""
 
-    eog_tokens = ()
+    eog_tokens = (2,)
     suppress_tokens = ()
 
     def __init__(self, library: StockLibrary, n_vocab: int) -> None:
