@@ -64,6 +64,11 @@ def _cached(context: StageContext, cache: Tensor, d: int, n_head: int, n_kv: int
         raise GraphError(
             f"cache '{cache.name}' {list(cache.ne)}: expected [{d * n_head}, {n_kv} or more]"
         )
+    if d % TRAITS[cache.type].block_size:
+        raise UnsupportedError(
+            f"cache '{cache.name}' of type {TRAITS[cache.type].name} with heads of {d}: "
+            f"expected a multiple of {TRAITS[cache.type].block_size}"
+        )
     strides = (cache.nb[1], row_size(cache.type, d))
     return context.graph.view(cache, (d, n_kv, n_head), strides)
 

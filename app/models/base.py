@@ -21,14 +21,13 @@ from app.models.inputs import StageInputs
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
     """A tensor that an architecture reads: its name in the file, shape [ne], layer (None outside
-    the layers, with `every_layer` when each of them reads it).
+    the layers).
     """
 
     name: str
     ne: tuple[int, ...]
     layer: int | None = None
     required: bool = True
-    every_layer: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ def hparams(metadata: Metadata) -> HParams:
 def tensors(hparams: HParams) -> tuple[TensorSpec, ...]:
     """List the tensors that the graph reads."""
     n_factors = hparams.n_embd_head_k // 2
-    factors = TensorSpec("rope_freqs.weight", (n_factors,), required=False, every_layer=True)
+    factors = TensorSpec("rope_freqs.weight", (n_factors,), required=False)
     return (*dense_tensors(hparams, extra_biases=BIASES), factors)
 
 

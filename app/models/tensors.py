@@ -1,4 +1,4 @@
-"""Checks the tensors of a file against an architecture and says which of them a stage reads.
+"""Checks the tensors of a file against those that an architecture reads.
 
 A model whose output matrix is absent uses its token embedding instead (tied weights). A tensor that
 nobody reads is refused like a missing one, since the file then means another computation.
@@ -51,22 +51,3 @@ def _problem(tensors: Mapping[str, TensorInfo], spec: TensorSpec) -> str | None:
 def output_weight_name(gguf: GGUFFile) -> str:
     """Return the name of the matrix that makes logits: the token embedding when it is tied."""
     return OUTPUT if OUTPUT in gguf.tensors else TOKEN_EMBD
-
-
-def stage_tensors(
-    specs: Sequence[TensorSpec], *, layers: range, has_output: bool
-) -> tuple[TensorSpec, ...]:
-    """List the tensors that a stage of `layers` reads.
-
-    Token embeddings are not among them: the engine looks them up and sends the rows. A stage with
-    the output lists "output.weight" even where the file ties it to the token embedding.
-    """
-
-    def reads(spec: TensorSpec) -> bool:
-        if spec.layer is not None:
-            return spec.layer in layers
-        if spec.every_layer:
-            return len(layers) > 0
-        return has_output and spec.name != TOKEN_EMBD
-
-    return tuple(spec for spec in specs if reads(spec))
