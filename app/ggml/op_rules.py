@@ -40,6 +40,7 @@ IN_PLACE_OF: Final[dict[Op, int]] = {
             Op.DIAG_MASK_INF,
             Op.LEAKY_RELU,
             Op.SOFT_MAX,
+            Op.DIAG_MASK_INF,
             Op.ROPE,
             Op.UNARY,
         ),
@@ -52,11 +53,16 @@ IN_PLACE_OF: Final[dict[Op, int]] = {
 # Sources whose rows must be without gaps.
 _ROWS: Final[dict[Op, tuple[int, ...]]] = {
     Op.ADD: (0,),
+    Op.ADD1: (0,),
+    Op.ADD_ID: (0, 1),
     Op.SUB: (0,),
     Op.MUL: (0,),
     Op.DIV: (0,),
+    Op.SUM: (0,),
     Op.SUM_ROWS: (0,),
     Op.MEAN: (0,),
+    Op.ARGMAX: (0,),
+    Op.ARGSORT: (0,),
     Op.NORM: (0,),
     Op.RMS_NORM: (0,),
     Op.L2_NORM: (0,),
@@ -64,6 +70,7 @@ _ROWS: Final[dict[Op, tuple[int, ...]]] = {
     Op.UNARY: (0,),
     Op.LEAKY_RELU: (0,),
     Op.MUL_MAT: (0, 1),
+    Op.MUL_MAT_ID: (0, 1),
     Op.GET_ROWS: (0,),
     Op.SET_ROWS: (0, 2),
     Op.ROPE: (0,),
@@ -144,6 +151,18 @@ def _clamp(node: Tensor) -> None:
         raise GraphError(f"limits {low} and {high}, expected an ordered pair")
 
 
+def _sort_order(node: Tensor) -> None:
+    order = node.params.i32(0)
+    if order not in (0, 1):
+        raise GraphError(f"sort order {order}, expected 0 (rising) or 1 (falling)")
+
+
+def _n_past(node: Tensor) -> None:
+    n_past = node.params.i32(0)
+    if n_past < 0:
+        raise GraphError(f"n_past is {n_past}, expected at least 0")
+
+
 def _unary(node: Tensor) -> None:
     number = node.params.i32(0)
     if number not in _UNARY_OPS:
@@ -197,6 +216,8 @@ _PARAMS: Final[dict[Op, Callable[[Tensor], None]]] = {
     Op.SCALE: _scale,
     Op.LEAKY_RELU: _slope,
     Op.CLAMP: _clamp,
+    Op.ARGSORT: _sort_order,
+    Op.DIAG_MASK_INF: _n_past,
     Op.UNARY: _unary,
     Op.GLU: _glu,
     Op.SOFT_MAX: _attention,

@@ -91,7 +91,7 @@ def check_tensor(tensor: Tensor) -> None:
     if block > 1 and (ne[0] % block or nb[0] != size):
         raise _bad(tensor, f"rows of whole blocks of {block}, {size} bytes each")
     for i in (0, 1, 2, 3):
-        if nb[i] < 0 or (ne[i] > 1 and nb[i] % size):
+        if not 0 <= nb[i] <= MAX_ELEMENTS or (ne[i] > 1 and nb[i] % size):
             raise _bad(tensor, f"strides that are multiples of {size}")
     buffer = tensor.buffer
     if buffer is None:

@@ -17,7 +17,8 @@ STRIDES = st.tuples(*[st.integers(0, 40)] * 4)
 
 def _addresses(ne: Shape, nb: Shape) -> np.ndarray:
     grids = np.meshgrid(*[np.arange(n) for n in ne], indexing="ij")
-    return np.sum([grid * stride for grid, stride in zip(grids, nb, strict=True)], axis=0)
+    total: np.ndarray = np.sum([g * stride for g, stride in zip(grids, nb, strict=True)], axis=0)
+    return total
 
 
 def _float_tensor(ne: Shape, elements: Shape) -> Tensor:
