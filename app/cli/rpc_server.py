@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Final
 
 from app.devices.base import Device
@@ -27,6 +28,8 @@ from app.rpc_backend.worker.server import RpcServer, ServerSettings, bind
 from app.rpc_backend.worker.session import DETAIL
 from app.rpc_backend.worker.tensor_cache import TensorCache
 from app.version import BUILD_INFO
+
+log = logging.getLogger(__name__)
 
 _MIB: Final = 1024 * 1024
 _DEFAULT_FOLDER: Final = ""
@@ -159,13 +162,25 @@ def _run(options: Options) -> int:
 
         devices = open_devices(options.devices, options.threads)
         server = RpcServer(listener, devices, ServerSettings(options.version, cache))
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: server.stop())
+        _stop_on_signals(server)
         _announce(f"{options.host}:{server.port}", options, cache, devices)
-        server.serve()
+        if not server.serve():
+            # A thread inside a kernel cannot be ended, and the interpreter must not be taken down
+            # around it.
+            logging.shutdown()
+            os._exit(0)
         for device in devices:
             device.close()
     return 0
+
+
+def _stop_on_signals(server: RpcServer) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
+        log.info("stopping on %s", signal.Signals(number).name)
+        server.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
 
 
 def _warn_when_open(host: str) -> None:

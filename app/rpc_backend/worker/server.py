@@ -10,6 +10,7 @@ import logging
 import selectors
 import socket
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -91,8 +92,10 @@ class RpcServer:
         with self._lock:
             return len(self._peers)
 
-    def serve(self) -> None:
-        """Accept clients until `stop()`; then cut off those that are left and free their memory."""
+    def serve(self) -> bool:
+        """Accept clients until `stop()`, then cut off those that are left; return whether all have
+        gone, which a client in the middle of a long computation has not.
+        """
         selector = selectors.DefaultSelector()
         selector.register(self._listener, selectors.EVENT_READ)
         selector.register(self._wake_reader, selectors.EVENT_READ)
@@ -104,9 +107,9 @@ class RpcServer:
         finally:
             selector.close()
             self._listener.close()
-            self._cut_off_all()
             self._wake_reader.close()
             self._wake_writer.close()
+        return self._cut_off_all()
 
     def stop(self) -> None:
         """Make `serve()` return."""
@@ -165,12 +168,15 @@ class RpcServer:
         with self._lock:
             self._peers.discard(peer)
 
-    def _cut_off_all(self) -> None:
+    def _cut_off_all(self) -> bool:
         with self._lock:
             peers = list(self._peers)
         for peer in peers:
             peer.stop("the worker stops")
+        deadline = time.monotonic() + _STOP_TIMEOUT_S
         for peer in peers:
-            peer.thread.join(_STOP_TIMEOUT_S)
-            if peer.thread.is_alive():
-                log.warning("%s: still computing, left behind", peer.name)
+            peer.thread.join(max(deadline - time.monotonic(), 0))
+        left = [peer for peer in peers if peer.thread.is_alive()]
+        for peer in left:
+            log.warning("%s: still computing, left behind", peer.name)
+        return not left
