@@ -19,8 +19,8 @@ from app.sampling.candidates import (
 )
 from app.sampling.rng import Mt19937
 
-_TOP_P_SORTS_IN_PLACE: Final = 1024
 _TOP_P_FIRST_TRY: Final = 256
+_TOP_P_NEXT_TRY: Final = 16
 _F32_MIN: Final = np.float32(np.finfo(np.float32).min)
 
 
@@ -34,13 +34,13 @@ def top_p(c: Candidates, p: float, min_keep: int) -> Candidates:
     probs = softmax(c)
     if c.is_sorted:
         return c.head(_reached(probs, p, min_keep))
-    first = _TOP_P_FIRST_TRY if c.size > _TOP_P_SORTS_IN_PLACE else c.size
-    for n in (first, c.size):
+    n = min(_TOP_P_FIRST_TRY, c.size)
+    while True:
         order = top_order(c.logits, n)
         kept = _reached(probs[order], p, min_keep)
-        if kept <= n:
+        if kept <= n or n == c.size:
             return c.take(order[:kept], True)
-    return c.take(order, True)
+        n = min(_TOP_P_NEXT_TRY * n, c.size)
 
 
 def _reached(probs: F32, p: float, min_keep: int) -> int:

@@ -67,9 +67,10 @@ class BreakerIndex:
         }
         heads = tuple(text[:n] for n in range(1, len(text)))
         tails: dict[bytes, tuple[int, ...]] = {}
-        for token, piece in enumerate(self._pieces):
-            if heads and piece.endswith(heads) and token not in found:
-                ends = [head for head in heads if piece.endswith(head)]
+        begun = [token for token, piece in enumerate(self._pieces) if piece.endswith(heads)]
+        for token in begun:
+            if token not in found:
+                ends = [head for head in heads if self._pieces[token].endswith(head)]
                 tails.update({h: self._tail(text[len(h) :]) for h in ends if h not in tails})
                 found[token] = {tails[head] for head in ends}
         return {token: frozenset(after) for token, after in found.items()}
