@@ -14,9 +14,9 @@ from app.errors import RequestError
 _ANY_OBJECT: JsonObject = {"type": "object"}
 
 
-def read_constraint(body: JsonObject) -> Grammar | None:
-    """Return the constraint of a native or chat request: `grammar`, `json_schema`,
-    `response_format`.
+def read_constraint(body: JsonObject, default: Grammar | None) -> Grammar | None:
+    """Return the constraint of a request: `grammar`, `json_schema` or `response_format`, else the
+    default.
 
     Raises: RequestError when there are two, or a field is malformed.
     """
@@ -29,7 +29,9 @@ def read_constraint(body: JsonObject) -> Grammar | None:
         return Grammar(GrammarKind.GBNF, grammar)
     if wanted:
         schema = formatted
-    return None if schema is None else _json_grammar(schema)
+    elif schema is None:
+        return default
+    return _json_grammar(schema)
 
 
 def _from_response_format(body: JsonObject, schema: Json) -> tuple[bool, Json]:

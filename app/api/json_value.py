@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 from app.errors import RequestError
 
-Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 JsonObject: TypeAlias = dict[str, Json]
 
 MAX_DEPTH: Final = 128

@@ -4,6 +4,7 @@ Made before the port opens, handed the engine by the loading thread when the mod
 then `unavailable` gives the reason. Everything else belongs to the asyncio thread.
 """
 
+import logging
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -13,7 +14,10 @@ from app.api.errors import UNAVAILABLE, ApiError
 from app.api.options import RequestOptions
 from app.api.settings import ServerSettings
 from app.engine.facade import Engine, EngineState
+from app.tokenizer.builtin_templates import BUILTIN_TEMPLATES, CHATML
 from app.tokenizer.chat_template import ChatTemplate
+
+_log = logging.getLogger(__name__)
 
 _KEPT_OPTIONS: Final = 1024
 
@@ -24,6 +28,21 @@ class Model:
 
     engine: Engine
     template: ChatTemplate
+
+
+def model_of(engine: Engine, settings: ServerSettings) -> Model:
+    """Return a ready engine with the template that settings or model file name, else ChatML."""
+    source = settings.chat.template or engine.model.chat_template
+    if source is None:
+        _log.warning("the model has no chat template: ChatML is used")
+        source = CHATML
+    vocab = engine.tokenizer.vocab
+    template = ChatTemplate(
+        BUILTIN_TEMPLATES.get(source, source),
+        bos_token=vocab.text(vocab.special.bos),
+        eos_token=vocab.text(vocab.special.eos),
+    )
+    return Model(engine, template)
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from app.api.json_value import Json
+from app.engine.request import Grammar
 from app.sampling.params import SamplingParams
 
 MAX_BODY_BYTES: Final = 16 << 20
@@ -58,6 +59,7 @@ class RequestDefaults:
     n_keep: int = 0
     cache_prompt: bool = True
     stop: tuple[str, ...] = ()
+    grammar: Grammar | None = None
     sse_ping_interval_s: int = 30
     verbose: bool = False
     special: bool = False

@@ -30,12 +30,12 @@ class CompletionsDialect:
         transcript = transcripts[index]
         if isinstance(event, Finished):
             return [self._last_chunk(transcripts, transcript)]
-        is_piece = isinstance(event, Piece)
-        logprobs = None
-        if is_piece and event.logprobs:
-            offset = len(transcript.text) - len(event.text)
-            logprobs = self._logprobs(event.logprobs, offset)
-        chunk = self._object([_choice(transcript, event.text if is_piece else "", logprobs, None)])
+        text, logprobs = "", None
+        if isinstance(event, Piece):
+            text = event.text
+            if event.logprobs:
+                logprobs = self._logprobs(event.logprobs, len(transcript.text) - len(text))
+        chunk = self._object([_choice(transcript, text, logprobs, None)])
         if self._answer.options.timings_per_token and transcript.timings is not None:
             chunk["timings"] = timings_json(transcript.timings)
         if isinstance(event, PromptProgress):

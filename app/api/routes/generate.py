@@ -77,7 +77,7 @@ async def _complete(
     if fields.present(body, "prompt") is None:
         raise RequestError("'prompt' is required", "prompt")
     options = options_for(service, body)
-    grammar = read_constraint(body)
+    grammar = read_constraint(body, service.settings.defaults.grammar)
     tokenizer = service.engine.tokenizer
     prompts = await _in_thread_if(
         len(data) > _LARGE_BODY_BYTES, lambda: tokenize_prompts(tokenizer, body["prompt"])
@@ -89,7 +89,7 @@ async def _chat(service: Service, request: Request) -> Response:
     body = await read_object(request, service.settings)
     conversation = read_conversation(body, service.settings.chat)
     options = options_for(service, _with_n_probs(body, bool(conversation.tools)))
-    grammar = read_constraint(body)
+    grammar = read_constraint(body, service.settings.defaults.grammar)
     tokens = await asyncio.to_thread(_chat_tokens, service, conversation)
     return generate(service, options, [tokens], grammar, ChatDialect)
 

@@ -122,7 +122,7 @@ def _props(service: Service) -> JsonObject:
         "ui": settings.ui,
         "ui_settings": {},
         "chat_template": template.source,
-        "chat_template_caps": {},
+        "chat_template_caps": {**template.caps.as_dict()},
         "bos_token": vocab.text(vocab.special.bos),
         "eos_token": vocab.text(vocab.special.eos),
         "build_info": BUILD_INFO,

@@ -1,0 +1,68 @@
+"""All flags together, and how --help shows them."""
+
+import textwrap
+from collections.abc import Iterator
+from typing import Final
+
+from app.cli.flags.accepted import IGNORED, REFUSED
+from app.cli.flags.model import DEVICES, MODEL, ROPE, SIZES
+from app.cli.flags.option import Group, Option
+from app.cli.flags.requests import REQUESTS, sampling_group
+from app.cli.flags.server import CHAT, PROGRAM, SERVER
+
+GROUPS: Final[tuple[Group, ...]] = (
+    MODEL,
+    DEVICES,
+    SIZES,
+    ROPE,
+    SERVER,
+    CHAT,
+    REQUESTS,
+    sampling_group(),
+    PROGRAM,
+    IGNORED,
+    REFUSED,
+)
+OPTIONS: Final[tuple[Option, ...]] = tuple(o for group in GROUPS for o in group.options)
+
+_HELP_COLUMN: Final = 40
+_WIDTH: Final = 100
+
+
+def usage() -> str:
+    """Return the text of --help; flags without effect are only listed by name."""
+    lines = ["usage: llama-serve [options]", ""]
+    for group in GROUPS:
+        lines += [f"----- {group.title} -----", ""]
+        if group in (IGNORED, REFUSED):
+            names = ", ".join(name for o in group.options for name in (*o.names, *o.off_names))
+            lines += textwrap.wrap(names, _WIDTH, break_on_hyphens=False)
+        else:
+            lines += (line for option in group.options for line in _lines(option))
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _lines(option: Option) -> Iterator[str]:
+    names = ", ".join((*option.names, *option.off_names))
+    head = f"{names} {option.metavar}".rstrip()
+    body = textwrap.wrap(_explained(option), _WIDTH - _HELP_COLUMN, break_on_hyphens=False)
+    if len(head) >= _HELP_COLUMN:
+        yield head
+        head = ""
+    yield head.ljust(_HELP_COLUMN) + body[0]
+    for line in body[1:]:
+        yield " " * _HELP_COLUMN + line
+
+
+def _explained(option: Option) -> str:
+    """The help text with default and variable."""
+    default = option.default
+    if isinstance(default, tuple):
+        default = ",".join(default)
+    shown = "" if default in (None, False, "") else f" (default: {_word(default)})"
+    return option.help + shown + (f" (env: {option.env})" if option.env else "")
+
+
+def _word(default: object) -> str:
+    return "on" if default is True else str(default)

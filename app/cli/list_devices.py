@@ -1,0 +1,36 @@
+"""What --list-devices prints: llama-server's list of the devices that a model can be put on."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Final
+
+from app.devices.base import Device
+
+_MIB: Final = 1 << 20
+
+
+def list_devices(endpoints: Sequence[str]) -> str:
+    """Return the devices of workers, then those of this machine without its CPU.
+
+    Raises: ConfigError, DeviceLostError.
+    """
+    from app.devices.registry import CPU, list_device_names, open_devices
+    from app.rpc_backend.client.connect import open_workers
+
+    with ExitStack() as opened:
+        devices: list[Device] = [*open_workers(endpoints)] if endpoints else []
+        local = [name for name in list_device_names() if name != CPU]
+        if local:
+            devices += open_devices(local, None)
+        for device in devices:
+            opened.callback(device.close)
+        lines = [_line(device) for device in devices]
+    return "\n".join(["Available devices:", *(lines or ["  (none)"])])
+
+
+def _line(device: Device) -> str:
+    info, memory = device.info, device.memory()
+    return (
+        f"  {info.name}: {info.description} "
+        f"({memory.total // _MIB} MiB, {memory.free // _MIB} MiB free)"
+    )

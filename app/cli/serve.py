@@ -1,0 +1,69 @@
+"""llama-serve: an OpenAI-compatible server that pools workers behind one model.
+
+The port listens first; then HTTP answers 503 while a thread finds, downloads and loads the model.
+SIGTERM and SIGINT end everything within two seconds, also during the load; a second one ends the
+process at once. A model that cannot be loaded is told on stderr, with exit status 1.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from app.cli.options import Command, read_command
+from app.errors import ConfigError, LlamaServeError
+from app.logs import setup_logging
+from app.version import BUILD_INFO, __version__
+
+_log = logging.getLogger(__name__)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve until told to stop; return the exit status."""
+    try:
+        command = read_command(sys.argv[1:] if argv is None else argv, os.environ)
+        if command.show_help:
+            from app.cli.flags.table import usage
+
+            print(usage())
+            return 0
+        if command.show_version:
+            print(f"llama-serve {__version__} ({BUILD_INFO})")
+            return 0
+        setup_logging(command.logs)
+        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+        for warning in command.warnings:
+            _log.warning("%s", warning)
+        if command.list_devices:
+            from app.cli.list_devices import list_devices
+
+            print(list_devices(command.engine.rpc_endpoints))
+            return 0
+        return _serve(command)
+    except LlamaServeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def _serve(command: Command) -> int:
+    source = command.source
+    if source.path is None and source.hf is None and not source.demo:
+        raise ConfigError(
+            "no model: name a file with -m, a repository with -hf, or try --demo; "
+            "there is no router mode"
+        )
+    from app.cli.listen import open_listeners, remove_unix_paths
+
+    listeners = open_listeners(command.server)
+    try:
+        from app.cli.server_process import ServerProcess
+
+        for listener in listeners:
+            _log.info("starting on %s", listener.url)
+        return ServerProcess(command, listeners).run()
+    finally:
+        remove_unix_paths(listeners)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
