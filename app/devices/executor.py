@@ -6,7 +6,7 @@ runs. Plans are kept per graph object, the least recently used are dropped, and 
 freed buffer are forgotten. One run at a time: the scratch memory is shared by all plans.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from threading import RLock
 from weakref import WeakKeyDictionary
@@ -29,12 +29,15 @@ _MAX_PLANS = 64
 
 @dataclass(slots=True)
 class Executor:
-    """`name` is the device's, for messages; `admit` raises when memory for scratch is not there."""
+    """`name` is the device's, for messages; `buffers` are those that it has now; `admit` raises
+    when memory for scratch is not there.
+    """
 
     name: str
     device: torch.device
     table: KernelTable[Context]
     weights: WeightCache
+    buffers: Set[TorchBuffer]
     admit: Callable[[int], None]
     lock: RLock = field(default_factory=RLock)
     _plans: WeakKeyDictionary[Graph, Plan] = field(default_factory=WeakKeyDictionary)
@@ -90,6 +93,10 @@ class Executor:
             self.device, self.table, self.weights, self._node_scratch, self._run_scratch
         )
         plan = compiler.compile(graph)
+        if not plan.buffers <= self.buffers:
+            raise GraphError(
+                f"{self.name}: a buffer of the graph is another device's, or was freed"
+            )
         if graph.uid:
             if len(self._plans) >= _MAX_PLANS:
                 oldest = min(self._plans.items(), key=lambda item: item[1].last_run)[0]

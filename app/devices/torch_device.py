@@ -37,7 +37,9 @@ class TorchDevice:
         self._buffers: set[TorchBuffer] = set()
         self._lock = RLock()
         self._weights = WeightCache(self._spare, weight_budget)
-        self._executor = Executor(info.name, device, reference_table(), self._weights, self._admit)
+        self._executor = Executor(
+            info.name, device, reference_table(), self._weights, self._buffers, self._admit
+        )
 
     @property
     def info(self) -> DeviceInfo:

@@ -51,6 +51,8 @@ class WeightCache:
     run: int = 0
     _entries: dict[TorchBuffer, dict[Hashable, CachedWeight]] = field(default_factory=dict)
     _refused_in: int = -1
+    _asked_in: int = -1
+    _room_left: int = 0
     _lock: RLock = field(default_factory=RLock)
 
     def entry(
@@ -78,6 +80,7 @@ class WeightCache:
                 return None
             entry.held = entry.decode()
             self.nbytes += entry.nbytes
+            self._room_left -= entry.nbytes
             return entry.held
 
     def invalidate(self, buffer: TorchBuffer, start: int, end: int) -> None:
@@ -123,10 +126,16 @@ class WeightCache:
         return True
 
     def _free(self) -> int:
-        spare = self.room()
-        return spare if self.budget is None else min(spare, self.budget - self.nbytes)
+        """Return the bytes that may still be held; the device is asked once per run."""
+        if self._asked_in != self.run:
+            self._asked_in = self.run
+            self._room_left = self.room()
+        if self.budget is None:
+            return self._room_left
+        return min(self._room_left, self.budget - self.nbytes)
 
     def _release(self, entry: CachedWeight) -> None:
         if entry.held is not None:
             entry.held = None
             self.nbytes -= entry.nbytes
+            self._room_left += entry.nbytes

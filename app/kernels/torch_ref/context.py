@@ -2,8 +2,8 @@
 
 The executor implements `Context`. Views are in torch order: a tensor [ne0, ne1, ne2, ne3] is a view
 (ne3, ne2, ne1, ne0) straight into its buffer, so a step that writes into the view of a node has
-written the node. A node without elements is never compiled. A compile function must not read values:
-memory is filled later, and the steps run many times. Arithmetic is float32 throughout.
+written the node. A node without elements is never compiled. A compile function must not read
+values: memory is filled later, and the steps run many times. Arithmetic is float32 throughout.
 """
 
 from collections.abc import Callable, Hashable, Sequence

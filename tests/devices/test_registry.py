@@ -1,0 +1,52 @@
+"""Names of local devices and what opening them refuses."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from app.devices.base import DeviceKind
+from app.devices.registry import list_device_names, open_devices
+from app.errors import ConfigError
+
+
+def test_the_cpu_is_always_there_and_last() -> None:
+    assert list_device_names()[-1] == "CPU"
+
+
+def test_without_names_accelerators_come_before_the_cpu() -> None:
+    names = list_device_names()
+    opened = [device.info.name for device in open_devices(None, None)]
+    assert opened == (names[:-1] or ["CPU"])
+
+
+def test_names_are_found_in_any_case_and_described() -> None:
+    (device,) = open_devices(["cpu"], 1)
+    assert device.info.name == "CPU"
+    assert device.info.kind == DeviceKind.CPU
+    assert device.info.description not in ("", "CPU")
+    memory = device.memory()
+    assert 0 < memory.free <= memory.total
+    assert torch.get_num_threads() == 1
+
+
+@pytest.mark.parametrize("names", [["CUDA99"], ["cpu", "CPU"], [""], ["CPU", "gpu"]])
+def test_unknown_and_repeated_names_are_refused(names: list[str]) -> None:
+    with pytest.raises(ConfigError, match="device"):
+        open_devices(names, None)
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match=r"'CUDA99'.*CPU"):
+        open_devices(["CUDA99"], None)
+
+
+def test_threads_below_one_are_refused() -> None:
+    with pytest.raises(ConfigError, match="threads 0"):
+        open_devices(["CPU"], 0)
+
+
+def test_importing_the_registry_does_not_load_torch() -> None:
+    code = "import sys, app.devices.registry; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
