@@ -189,9 +189,8 @@ class Transport:
 
     def _send_some(self) -> bool:
         """Write one system call's worth; return whether the socket may take more."""
-        parts = [part[:_SEND_BYTES] for part in islice(self._outgoing, _PARTS_PER_SEND)]
         try:
-            sent = self._sock.sendmsg(parts)
+            sent = self._sock.sendmsg(self._next_parts())
         except BlockingIOError:
             return False
         self.bytes_sent += sent
@@ -204,6 +203,15 @@ class Transport:
                 return sent == _SEND_BYTES
             sent -= len(self._outgoing.popleft())
         return True
+
+    def _next_parts(self) -> list[memoryview]:
+        """The head of the queue, up to the first part that is too large to go as a whole."""
+        parts = []
+        for part in islice(self._outgoing, _PARTS_PER_SEND):
+            parts.append(part[:_SEND_BYTES])
+            if len(part) > _SEND_BYTES:
+                break
+        return parts
 
     def _guard(self, loop: Callable[[], None]) -> None:
         """Run one of the loops and turn whatever ends it into the cause."""
