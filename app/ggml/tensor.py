@@ -51,8 +51,9 @@ class Tensor:
     nb: Shape
     op: Op = Op.NONE
     params: Params = field(default_factory=Params)
-    src: tuple["Tensor | None", ...] = ()
-    view_src: "Tensor | None" = None
+    # Left out of repr: a graph's worth of sources would stand behind each tensor.
+    src: tuple["Tensor | None", ...] = field(default=(), repr=False)
+    view_src: "Tensor | None" = field(default=None, repr=False)
     view_offs: int = 0
     flags: TensorFlag = TensorFlag.NONE
     name: str = ""

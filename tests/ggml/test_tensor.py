@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from app.errors import GraphError
 from app.ggml.op_params import AttentionParams, Params, RopeParams
+from app.ggml.ops import Op
 from app.ggml.tensor import Shape, Tensor, contiguous_strides, make_shape, new_tensor
 from app.ggml.types import TRAITS, GGMLType, row_size, type_from_name
 
@@ -78,6 +79,13 @@ def test_an_empty_tensor_has_no_bytes() -> None:
 def test_a_shape_has_up_to_four_dimensions_none_negative(ne: list[int]) -> None:
     with pytest.raises(GraphError):
         make_shape(ne)
+
+
+def test_a_description_does_not_spell_out_the_graph_behind_a_tensor() -> None:
+    tensor = new_tensor(GGMLType.F32, [4], "x")
+    for _ in range(2000):
+        tensor = Tensor(tensor.type, tensor.ne, tensor.nb, Op.ADD, src=(tensor, tensor))
+    assert len(repr(tensor)) < 1000
 
 
 def test_a_missing_source_is_named() -> None:
