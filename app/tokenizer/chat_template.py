@@ -8,6 +8,7 @@ errors become RequestError with the template's line. Rendering runs in a process
 
 import logging
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import cached_property
 from typing import Final
 
@@ -15,7 +16,8 @@ from app.ggml.gguf_file import Metadata
 from app.tokenizer.base import Vocab
 from app.tokenizer.builtin_templates import BUILTIN_TEMPLATES, CHATML
 from app.tokenizer.metadata_values import text_value
-from app.tokenizer.template_caps import Message, TemplateCaps, probe
+from app.tokenizer.template_caps import KEEP_REASONING, Message, TemplateCaps, probe
+from app.tokenizer.template_messages import fit_messages
 from app.tokenizer.template_sandbox import TemplateSandbox
 
 _LOG: Final = logging.getLogger(__name__)
@@ -67,18 +69,23 @@ class ChatTemplate:
         variables: dict[str, object] = {"add_generation_prompt": add_generation_prompt}
         if tools:
             variables["tools"] = list(tools)
-        return self._render(fit_content(messages, self.caps), {**variables, **(extra or {})})
+        fitted = fit_messages(messages, self.caps, self.source)
+        return self._render(fitted, {**variables, **(extra or {})})
 
     def close(self) -> None:
         """Stop the rendering process; a later render starts another."""
         self._sandbox.close()
 
     def _render(self, messages: Sequence[Message], variables: Mapping[str, object]) -> str:
+        now = datetime.now()
         context = {
             "messages": [dict(message) for message in messages],
             "bos_token": self.bos_token,
             "eos_token": self.eos_token,
             "enable_thinking": True,
+            **KEEP_REASONING,
+            "datetime": now.strftime("%b %d %Y"),
+            "date_string": now.strftime("%d %b %Y"),
             **variables,
         }
         return self._sandbox.render(self.source, context)
@@ -116,37 +123,3 @@ def _choose_source(metadata: Metadata, override: str) -> str:
         _LOG.warning("the model file has no chat template (key %r): ChatML is used", _KEY)
         return CHATML
     return BUILTIN_TEMPLATES.get(source, source)
-
-
-def fit_content(messages: Sequence[Message], caps: TemplateCaps) -> list[Message]:
-    """Return the messages with `content` as the template takes it: one that takes only strings gets
-    text parts joined with "\\n", one that takes only parts gets strings as a single part.
-    """
-    if caps.supports_string_content == caps.supports_typed_content:
-        return list(messages)
-    fit = _joined if caps.supports_string_content else _as_parts
-    return [
-        {**message, "content": fit(message.get("content"))} if "content" in message else message
-        for message in messages
-    ]
-
-
-def _joined(content: object) -> object:
-    if not isinstance(content, list):
-        return content
-    text = ""
-    after_marker = False
-    for part in content:
-        kind = part.get("type") if isinstance(part, dict) else None
-        if kind not in ("text", "media_marker"):
-            continue
-        # A media marker stands in for an image and takes no line of its own.
-        if kind == "text" and text and not after_marker:
-            text += "\n"
-        after_marker = kind == "media_marker"
-        text += str(part.get("text", ""))
-    return text
-
-
-def _as_parts(content: object) -> object:
-    return [{"type": "text", "text": content}] if isinstance(content, str) else content

@@ -53,29 +53,37 @@ def probe(render: Render) -> TemplateCaps:
     with_objects = output(_tool_conversation({"arg": _MARK}), tools=_TOOLS)
     as_object = with_objects is not None and _MARK in with_objects
     arguments: object = {"arg": _MARK} if as_object else f'{{"arg": "{_MARK}"}}'
+    listed = output([_user()], tools=_TOOLS) or ""
     called = output(_tool_conversation(arguments), tools=_TOOLS) or ""
     twice = output(_tool_conversation(arguments, n_calls=2), tools=_TOOLS) or ""
     return TemplateCaps(
         supports_string_content=_MARK in plain,
         supports_typed_content=typed is not None and _MARK in typed and not _is_dump(typed),
         supports_system_role=_MARK in (output([_message("system", _MARK), _user()]) or ""),
-        supports_tools=_OTHER_MARK in called,
-        supports_tool_calls=_CALLED in called,
-        supports_parallel_tool_calls=f"{_CALLED}b" in twice,
+        supports_tools=_OTHER_MARK in listed + called,
+        supports_tool_calls=_called(0) in called,
+        supports_parallel_tool_calls=_called(1) in twice,
         supports_object_arguments=as_object,
-        supports_preserve_reasoning=_MARK in (output(_reasoning(), **_KEEP_REASONING) or ""),
-        supports_reasoning_effort=_MARK
-        in (output([_user()], reasoning_effort=_MARK, enable_thinking=True) or ""),
+        supports_preserve_reasoning=_MARK in (output(_reasoning(), **KEEP_REASONING) or ""),
+        supports_reasoning_effort=len({output([_user()], **effort) for effort in _EFFORTS}) > 1,
     )
 
 
-_KEEP_REASONING: Final[dict[str, object]] = {
-    "enable_thinking": True,
+KEEP_REASONING: Final[Mapping[str, object]] = {
     "preserve_thinking": True,
     "clear_thinking": False,
     "truncate_history_thinking": False,
     "drop_thinking": False,
 }
+"""The variables by which templates let earlier answers keep their reasoning."""
+
+_EFFORTS: Final[tuple[Mapping[str, object], ...]] = (
+    {},
+    *(
+        {"reasoning_effort": effort, "reasoning_strength": effort}
+        for effort in ("low", "medium", "high", _MARK)
+    ),
+)
 
 _TOOLS: Final[list[object]] = [
     {
@@ -106,13 +114,18 @@ def _is_dump(text: str) -> bool:
     return "'type'" in text or '"type"' in text
 
 
+def _called(i: int) -> str:
+    # Another name than the tool's, to tell the call from the list of tools.
+    return f"{_CALLED}_{i}"
+
+
 def _tool_conversation(arguments: object, n_calls: int = 1) -> list[Message]:
     calls = [
         {
             # Nine letters and digits: Mistral's templates insist on it.
             "id": f"call0000{i}",
             "type": "function",
-            "function": {"name": _CALLED + "b" * i, "arguments": arguments},
+            "function": {"name": _called(i), "arguments": arguments},
         }
         for i in range(n_calls)
     ]

@@ -13,7 +13,7 @@ import resource
 import signal
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import lru_cache
 from types import TracebackType
@@ -62,7 +62,19 @@ def _to_json(
         indent=indent,
         separators=separators,
         sort_keys=sort_keys,
+        default=_listed,
     )
+
+
+def _listed(value: object) -> list[object]:
+    # Filters such as `map` give iterators, which templates take for lists.
+    if isinstance(value, Iterator):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} is no JSON value")
+
+
+def _as_it_is(value: object) -> object:
+    return value
 
 
 def _raise_exception(message: str) -> NoReturn:
@@ -80,6 +92,8 @@ def _new_environment() -> ImmutableSandboxedEnvironment:
         extensions=[LoopControlExtension, _GenerationBlock],
     )
     environment.filters["tojson"] = _to_json
+    # Marking text as safe would make what is added to it be escaped for HTML.
+    environment.filters["safe"] = _as_it_is
     environment.globals["raise_exception"] = _raise_exception
     del environment.globals["lipsum"]
     return environment
