@@ -14,11 +14,12 @@ from app.errors import ModelFormatError, UnsupportedError
 from app.ggml.gguf_file import Metadata
 from app.tokenizer.base import SpecialIds, Tokenizer
 from app.tokenizer.bpe import BpeTokenizer
-from app.tokenizer.metadata_values import text_list, text_value
+from app.tokenizer.metadata_values import flag_value, text_list, text_value
 from app.tokenizer.pretokenize import PreTokenizer
 from app.tokenizer.pretokenize_table import DEFAULT, GEMMA4, PRE_TOKENIZERS
 from app.tokenizer.spm import SpmTokenizer
 from app.tokenizer.vocab_loader import VocabDefaults, load_vocab
+from app.tokenizer.wpm import Normalizer, WpmTokenizer
 
 _LOG: Final = logging.getLogger(__name__)
 _MODEL_KEY: Final = "tokenizer.ggml.model"
@@ -58,6 +59,14 @@ def _load_gemma4(metadata: Metadata) -> Tokenizer:
     return _build_bpe(metadata, GEMMA4, SpecialIds())
 
 
+def _load_wpm(metadata: Metadata) -> Tokenizer:
+    ids = SpecialIds(bos=101, unk=100, sep=102, pad=0, mask=103)
+    lowercase = flag_value(metadata, "tokenizer.ggml.normalizer.lowercase", True)
+    accents_key = "tokenizer.ggml.normalizer.strip_accents"
+    normalizer = Normalizer(lowercase, flag_value(metadata, accents_key, lowercase))
+    return WpmTokenizer(load_vocab(metadata, VocabDefaults(ids=ids, add_bos=True)), normalizer)
+
+
 def _build_bpe(metadata: Metadata, pre: PreTokenizer, ids: SpecialIds) -> Tokenizer:
     merges = text_list(metadata, _MERGES_KEY)
     if merges is None:
@@ -90,5 +99,5 @@ def _unknown(key: str, value: str, known: Mapping[str, object]) -> str:
 
 
 _LOADERS: Final[Mapping[str, Callable[[Metadata], Tokenizer]]] = MappingProxyType(
-    {"llama": _load_spm, "gpt2": _load_bpe, "gemma4": _load_gemma4}
+    {"llama": _load_spm, "gpt2": _load_bpe, "gemma4": _load_gemma4, "bert": _load_wpm}
 )
