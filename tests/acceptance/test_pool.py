@@ -1,0 +1,75 @@
+"""A model over several workers: the same text as without them; stock workers as good as ours."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.acceptance.measure import CLEAR_MARGIN, STOCK_DISTANCE, Record, distance, report
+from tests.helpers.assets import asset
+from tests.helpers.local_engine import running_engine, small_run
+from tests.helpers.prompts import PROMPTS
+from tests.helpers.worker_processes import our_worker, our_workers, stock_worker
+
+N_PREDICT = 24
+TEXT_PROMPTS = PROMPTS[:4]
+SPLITS: list[tuple[float, ...]] = [(), (1, 1, 1), (5, 1, 1), (1, 0, 3), (0, 0, 1), (1, 2)]
+
+pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """Three of our workers."""
+    with our_workers(3, tmp_path_factory.mktemp("workers")) as endpoints:
+        yield endpoints
+
+
+def texts(path: Path, rpc: list[str], **changes: object) -> list[str]:
+    """Greedy continuations of a few prompts."""
+    with running_engine(small_run(path, rpc, **changes)) as asker:
+        return [asker.greedy(prompt, N_PREDICT).text for prompt in TEXT_PROMPTS]
+
+
+@pytest.mark.parametrize("name", ["smollm2", "gemma3"])
+def test_any_number_of_workers_gives_the_local_text(name: str, workers: list[str]) -> None:
+    path = asset(name)
+    local = texts(path, [])
+    assert all(local)
+    for n in (1, 2, 3):
+        assert texts(path, workers[:n]) == local, f"{n} workers"
+
+
+@pytest.mark.parametrize("name", ["smollm2", "gemma3"])
+def test_every_split_gives_the_local_text(name: str, workers: list[str]) -> None:
+    path = asset(name)
+    local = texts(path, [])
+    for split in SPLITS:
+        assert texts(path, workers, tensor_split=split) == local, f"-ts {split}"
+
+
+def test_layers_kept_on_the_host_give_the_local_text(workers: list[str]) -> None:
+    path = asset("smollm2")
+    local = texts(path, [])
+    for n_gpu_layers in (0, 1, 30):
+        assert texts(path, workers[:2], n_gpu_layers=n_gpu_layers) == local, f"-ngl {n_gpu_layers}"
+
+
+@pytest.mark.peer_v8
+@pytest.mark.parametrize("name", ["smollm2", "gemma3"])
+@pytest.mark.parametrize("kind", ["two stock workers", "one stock and one of ours"])
+def test_stock_workers_are_no_farther_from_exact_than_stock_llama_cpp(
+    name: str, kind: str, tmp_path: Path, record_property: Record
+) -> None:
+    path, peer = asset(name), asset("peer_v8")
+    with ExitStack() as stack:
+        rpc = [stack.enter_context(stock_worker(peer, tmp_path))]
+        other = stock_worker(peer, tmp_path) if kind.startswith("two") else our_worker(tmp_path)
+        rpc.append(stack.enter_context(other))
+        with running_engine(small_run(path, rpc)) as asker:
+            distances = [distance(asker, path, prompt) for prompt in PROMPTS]
+    report(f"{name} on {kind}", distances, record_property)
+    assert float(np.mean([d.mean for d in distances])) <= STOCK_DISTANCE[name]
+    assert all(d.same_choice for d in distances if d.margin > CLEAR_MARGIN)
