@@ -25,6 +25,10 @@ from app.kernels.table import KernelTable
 from app.kernels.torch_ref.context import Context
 
 _MAX_PLANS = 64
+# Newer versions of torch only.
+_ACCELERATOR_ERRORS: tuple[type[BaseException], ...] = tuple(
+    kind for kind in (getattr(torch, "AcceleratorError", None),) if kind is not None
+)
 
 
 @dataclass(slots=True)
@@ -118,6 +122,6 @@ class Executor:
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
         if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in text:
             return OutOfMemoryError(f"{self.name}: {text}")
-        if isinstance(error, torch.AcceleratorError):
+        if isinstance(error, _ACCELERATOR_ERRORS):
             return DeviceLostError(f"{self.name}: {text}")
         return GraphError(f"{self.name}: {text}")

@@ -32,6 +32,7 @@ def open_devices(names: Sequence[str] | None, threads: int | None) -> list[Devic
 
     from app.devices.torch_device import TorchDevice
 
+    torch.set_float32_matmul_precision("highest")
     if threads is not None:
         if threads < 1:
             raise ConfigError(f"threads {threads}: expected 1 or more")

@@ -23,7 +23,7 @@ class MemoryProbe:
             return host_memory().total
         if self._device.type == "mps":
             return int(torch.mps.recommended_max_memory())
-        return int(torch.accelerator.get_memory_info(self._device)[1])
+        return int(torch.get_device_module(self._device).mem_get_info(self._device)[1])
 
     def free(self, promised: int, cached: int) -> int:
         """Return the bytes that may still be taken.
@@ -38,9 +38,9 @@ class MemoryProbe:
             return host_memory().free - untouched
         if self._device.type == "mps":
             return self.total() - int(torch.mps.driver_allocated_memory())
-        free = int(torch.accelerator.get_memory_info(self._device)[0])
-        reserved = torch.accelerator.memory_reserved(self._device)
-        return free + reserved - torch.accelerator.memory_allocated(self._device)
+        driver = torch.get_device_module(self._device)
+        unused = driver.memory_reserved(self._device) - driver.memory_allocated(self._device)
+        return int(driver.mem_get_info(self._device)[0] + unused)
 
     def margin(self) -> int:
         """Return the bytes that decoded weights must leave free."""

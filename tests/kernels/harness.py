@@ -36,6 +36,9 @@ _NUMPY: dict[GGMLType, npt.DTypeLike] = {
 }
 _GUARD = 64
 
+# Operations whose result is a source: which one.
+OVERWRITTEN = {Op.SET_ROWS: 2, Op.CPY: 1}
+
 
 def normal(rng: Rng, shape: tuple[int, ...]) -> npt.NDArray[np.generic]:
     """Standard normal numbers."""
@@ -213,7 +216,7 @@ def run(device: Device, case: Case, seed: int = 0) -> tuple[Array, list[Array | 
 
 def make_node(case: Case, sources: Sequence[Tensor | None]) -> Tensor:
     """Make the node of a case, without memory of its own where it overwrites a source."""
-    overwritten = {Op.SET_ROWS: 2, Op.CPY: 1}.get(case.op)
+    overwritten = OVERWRITTEN.get(case.op)
     target = None if overwritten is None else sources[overwritten]
     if case.op == Op.CPY:
         assert target is not None
@@ -247,7 +250,11 @@ def _follow(view: Tensor, root: Tensor) -> None:
 
 def read(device: Device, tensor: Tensor) -> Array:
     """Read a tensor, whatever its strides, as float64 (ne3, ne2, ne1, ne0)."""
-    data = device.get_tensor(tensor, 0, tensor.nbytes).result()
+    return read_bytes(tensor, device.get_tensor(tensor, 0, tensor.nbytes).result())
+
+
+def read_bytes(tensor: Tensor, data: bytes) -> Array:
+    """Read the bytes of a tensor, gaps included."""
     if tensor.is_contiguous:
         return decode(tensor.type, tensor.ne, data)
     traits = TRAITS[tensor.type]
