@@ -16,8 +16,9 @@ import torch
 from app.devices.compiler import Compiler, Plan
 from app.devices.scratch import Scratch
 from app.devices.torch_buffer import TorchBuffer
+from app.devices.torch_errors import translated
 from app.devices.weight_cache import WeightCache
-from app.errors import DeviceLostError, GraphError, LlamaServeError, OutOfMemoryError
+from app.errors import GraphError
 from app.ggml.graph import Graph
 from app.ggml.tensor import Tensor
 from app.ggml.verify import verify_graph
@@ -25,10 +26,6 @@ from app.kernels.table import KernelTable
 from app.kernels.torch_ref.context import Context
 
 _MAX_PLANS = 64
-# Newer versions of torch only.
-_ACCELERATOR_ERRORS: tuple[type[BaseException], ...] = tuple(
-    kind for kind in (getattr(torch, "AcceleratorError", None),) if kind is not None
-)
 
 
 @dataclass(slots=True)
@@ -68,14 +65,11 @@ class Executor:
 
         Raises: GraphError, UnsupportedError, OutOfMemoryError, DeviceLostError.
         """
-        with self.lock, torch.inference_mode():
-            try:
-                plan = self._plans.get(graph)
-                if plan is None:
-                    plan = self._compile(graph)
-                self._run(plan)
-            except RuntimeError as error:
-                raise self._translated(error) from error
+        with self.lock, torch.inference_mode(), translated(self.name):
+            plan = self._plans.get(graph)
+            if plan is None:
+                plan = self._compile(graph)
+            self._run(plan)
 
     def forget(self, buffer: TorchBuffer) -> None:
         """Drop the plans and the decoded weights of a buffer."""
@@ -116,12 +110,3 @@ class Executor:
             weights.invalidate(buffer, start, end)
         for step in plan.steps:
             step()
-
-    def _translated(self, error: RuntimeError) -> LlamaServeError:
-        """Give an error of torch its place in our own tree."""
-        text = str(error).splitlines()[0] if str(error) else type(error).__name__
-        if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in text:
-            return OutOfMemoryError(f"{self.name}: {text}")
-        if isinstance(error, _ACCELERATOR_ERRORS):
-            return DeviceLostError(f"{self.name}: {text}")
-        return GraphError(f"{self.name}: {text}")

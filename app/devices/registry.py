@@ -1,4 +1,4 @@
-"""Local devices by the names that ggml gives them: CUDA0…, XPU0…, MPS, CPU.
+"""Local devices by the names that ggml gives them: CUDA0… (ROCm0… on AMD), XPU0…, MPS, CPU.
 
 Called by the command lines, for the worker and for the main host. torch is imported inside the
 functions, so that a main host with everything on workers never loads it.
@@ -38,11 +38,12 @@ def open_devices(names: Sequence[str] | None, threads: int | None) -> list[Devic
             raise ConfigError(f"threads {threads}: expected 1 or more")
         torch.set_num_threads(threads)
     available = {**_accelerators(), CPU: torch.device("cpu")}
+    spelled = {name.upper(): name for name in available}
     wanted = list(names) if names is not None else [n for n in available if n != CPU] or [CPU]
     chosen: list[str] = []
     for name in wanted:
-        known = name.upper()
-        if known not in available:
+        known = spelled.get(name.upper())
+        if known is None:
             raise ConfigError(f"device '{name}': expected one of {', '.join(available)}")
         if known in chosen:
             raise ConfigError(f"device '{name}': named twice")
@@ -55,7 +56,8 @@ def _accelerators() -> "dict[str, torch.device]":
 
     found: dict[str, torch.device] = {}
     if torch.cuda.is_available():
-        found |= {f"CUDA{i}": torch.device("cuda", i) for i in range(torch.cuda.device_count())}
+        brand = "CUDA" if torch.version.hip is None else "ROCm"
+        found |= {f"{brand}{i}": torch.device("cuda", i) for i in range(torch.cuda.device_count())}
     if torch.xpu.is_available():
         found |= {f"XPU{i}": torch.device("xpu", i) for i in range(torch.xpu.device_count())}
     if torch.backends.mps.is_available():

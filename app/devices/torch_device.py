@@ -15,6 +15,7 @@ import torch
 from app.devices.base import BufferUsage, Bytes, DeviceInfo, DeviceMemory
 from app.devices.executor import Executor
 from app.devices.torch_buffer import TorchBuffer, device_storage, host_storage, place, region
+from app.devices.torch_errors import translated
 from app.devices.torch_memory import MemoryProbe
 from app.devices.weight_cache import WeightCache
 from app.errors import GraphError, OutOfMemoryError
@@ -35,6 +36,7 @@ class TorchDevice:
         self._device = device
         self._probe = MemoryProbe(device)
         self._buffers: set[TorchBuffer] = set()
+        self._promised = 0
         self._lock = RLock()
         self._weights = WeightCache(self._spare, weight_budget)
         self._executor = Executor(
@@ -78,12 +80,14 @@ class TorchDevice:
         with self._lock:
             self._admit(size)
             try:
-                on_host = self._device.type == "cpu"
-                storage = host_storage(size) if on_host else device_storage(size, self._device)
+                storage = (
+                    host_storage(size) if self._on_host else device_storage(size, self._device)
+                )
             except (OSError, RuntimeError, MemoryError) as error:
                 raise OutOfMemoryError(self._refusal(size)) from error
             buffer = TorchBuffer(size, storage)
             self._buffers.add(buffer)
+            self._promised += size
             return buffer
 
     def free(self, buffer: Buffer) -> None:
@@ -95,12 +99,16 @@ class TorchDevice:
         self._executor.forget(own)
         with self._lock:
             self._buffers.discard(own)
+            self._promised -= own.size
         own.release()
+        if not self._on_host:
+            torch.get_device_module(self._device).empty_cache()
 
     def clear(self, buffer: Buffer, value: int) -> None:
         """Fill a buffer with one byte value."""
         own = self._own(buffer)
-        own.storage.fill_(value & 255)
+        with translated(self._info.name):
+            own.storage.fill_(value & 255)
         self._weights.invalidate(own, 0, own.size)
 
     def init_tensor(self, tensor: Tensor) -> None:
@@ -114,12 +122,13 @@ class TorchDevice:
         source = np.frombuffer(data, dtype=np.uint8)
         buffer, start = self._region(tensor, offset, source.size)
         target = buffer.storage[start : start + source.size]
-        if self._device.type == "cpu":
+        if self._on_host:
             np.copyto(target.numpy(), source)
         else:
-            for at in range(0, source.size, _STAGE_BYTES):
-                piece = torch.tensor(source[at : at + _STAGE_BYTES])
-                target[at : at + _STAGE_BYTES].copy_(piece)
+            with translated(self._info.name):
+                for at in range(0, source.size, _STAGE_BYTES):
+                    piece = torch.tensor(source[at : at + _STAGE_BYTES])
+                    target[at : at + _STAGE_BYTES].copy_(piece)
         self._weights.invalidate(buffer, start, start + source.size)
 
     def memset_tensor(self, tensor: Tensor, value: int, offset: int, size: int) -> None:
@@ -128,7 +137,8 @@ class TorchDevice:
         Raises: GraphError.
         """
         buffer, start = self._region(tensor, offset, size)
-        buffer.storage[start : start + size].fill_(value & 255)
+        with translated(self._info.name):
+            buffer.storage[start : start + size].fill_(value & 255)
         self._weights.invalidate(buffer, start, start + size)
 
     def get_tensor(self, tensor: Tensor, offset: int, size: int) -> "Future[bytes]":
@@ -138,7 +148,8 @@ class TorchDevice:
         """
         buffer, start = self._region(tensor, offset, size)
         done: Future[bytes] = Future()
-        done.set_result(buffer.storage[start : start + size].cpu().numpy().tobytes())
+        with translated(self._info.name):
+            done.set_result(buffer.storage[start : start + size].cpu().numpy().tobytes())
         return done
 
     def copy_tensor(self, source: Tensor, target: Tensor) -> None:
@@ -154,9 +165,10 @@ class TorchDevice:
         from_buffer, start = self._region(source, 0, source.nbytes)
         to_buffer, to = self._region(target, 0, source.nbytes)
         piece = from_buffer.storage[start : start + source.nbytes]
-        if from_buffer is to_buffer:
-            piece = piece.clone()
-        to_buffer.storage[to : to + source.nbytes].copy_(piece)
+        with translated(self._info.name):
+            if from_buffer is to_buffer:
+                piece = piece.clone()
+            to_buffer.storage[to : to + source.nbytes].copy_(piece)
         self._weights.invalidate(to_buffer, to, to + source.nbytes)
 
     def compute(self, graph: Graph) -> None:
@@ -172,14 +184,19 @@ class TorchDevice:
 
     def synchronize(self) -> None:
         """Wait until the accelerator has done everything."""
-        if self._device.type != "cpu":
-            torch.accelerator.synchronize(self._device)
+        if not self._on_host:
+            with translated(self._info.name):
+                torch.get_device_module(self._device).synchronize()
 
     def close(self) -> None:
         """Free all buffers."""
         self._executor.close()
         for buffer in list(self._buffers):
             self.free(buffer)
+
+    @property
+    def _on_host(self) -> bool:
+        return self._device.type == "cpu"
 
     def _own(self, buffer: Buffer) -> TorchBuffer:
         if not isinstance(buffer, TorchBuffer) or buffer not in self._buffers:
@@ -192,8 +209,7 @@ class TorchDevice:
 
     def _free(self) -> int:
         """Bytes that neither buffers nor their untouched pages nor anybody else will need."""
-        promised = sum(buffer.size for buffer in self._buffers)
-        return self._probe.free(promised, self._weights.nbytes)
+        return self._probe.free(self._promised, self._weights.nbytes)
 
     def _spare(self) -> int:
         """Bytes that decoded weights may still take: a margin stays for everything else."""

@@ -63,6 +63,18 @@ def test_memory_of_a_freed_buffer_is_not_seen_by_the_next(device: TorchDevice) -
         device.free(tensor.buffer)
 
 
+def test_freeing_a_buffer_returns_its_memory_although_graphs_used_it(device: TorchDevice) -> None:
+    b = GraphBuilder()
+    x = b.input(GGMLType.F32, [16 << 20], "x")
+    graph = b.finish(b.mul(x, x))
+    before = touched_bytes()
+    buffer = place(device, graph)
+    device.compute(graph)
+    assert touched_bytes() - before > 60 << 20
+    device.free(buffer)
+    assert touched_bytes() - before < 32 << 20
+
+
 def test_buffers_are_aligned(device: TorchDevice) -> None:
     for size in (1, 63, 1000, 1 << 20):
         buffer = device.alloc(size, BufferUsage.ANY)
