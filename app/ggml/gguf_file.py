@@ -15,13 +15,8 @@ from types import MappingProxyType
 from typing import Final, Self
 
 from app.errors import ModelFormatError
-from app.ggml.gguf_parse import (
-    Metadata,
-    MetaValue,
-    ParsedGGUF,
-    TensorInfo,
-    parse_gguf,
-)
+from app.ggml.gguf_cursor import Metadata, MetaValue
+from app.ggml.gguf_parse import ParsedGGUF, TensorInfo, parse_gguf
 from app.ggml.type_names import describe_types, type_label
 from app.ggml.types import MODEL_TYPES
 

@@ -127,7 +127,7 @@ def _grow(b: GraphBuilder, pool: list[Tensor], kind: int, x: Tensor, y: Tensor) 
         case 6:
             return b.view(b.mul_mat(wide, x), [8, 4], [64], 32)
         case 7:
-            return b.reshape(b.scale(b.reshape(x, 32), 1.0), 8, 4)
+            return b.reshape(b.scale(b.reshape(b.cont(x), 32), 1.0), 8, 4)
         case 8:
             turned = b.cont(b.transpose(x))
             return b.reshape(turned, 8, 4)
