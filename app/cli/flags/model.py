@@ -5,7 +5,7 @@ from typing import Final
 from app.cli.flags import readers
 from app.cli.flags.option import Group, Option, Repeat
 
-_CACHE_TYPES: Final = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
+CACHE_TYPES: Final = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 
 MODEL: Final = Group(
     "model",
@@ -212,7 +212,7 @@ SIZES: Final = Group(
         Option(
             dest="cache_type_k",
             names=("-ctk", "--cache-type-k"),
-            read=readers.one_of(*_CACHE_TYPES),
+            read=readers.one_of(*CACHE_TYPES),
             metavar="TYPE",
             env="LLAMA_ARG_CACHE_TYPE_K",
             default="f16",
@@ -221,7 +221,7 @@ SIZES: Final = Group(
         Option(
             dest="cache_type_v",
             names=("-ctv", "--cache-type-v"),
-            read=readers.one_of(*_CACHE_TYPES),
+            read=readers.one_of(*CACHE_TYPES),
             metavar="TYPE",
             env="LLAMA_ARG_CACHE_TYPE_V",
             default="f16",

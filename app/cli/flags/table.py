@@ -1,7 +1,7 @@
 """All flags together, and how --help shows them."""
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from app.cli.flags.accepted import IGNORED, REFUSED
@@ -31,10 +31,15 @@ _WIDTH: Final = 100
 
 def usage() -> str:
     """Return the text of --help; flags without effect are only listed by name."""
-    lines = ["usage: llama-serve [options]", ""]
-    for group in GROUPS:
+    return help_text("llama-serve", GROUPS, (IGNORED, REFUSED))
+
+
+def help_text(program: str, groups: Sequence[Group], only_named: Sequence[Group]) -> str:
+    """Return what --help of a program prints; the flags of some groups are only listed by name."""
+    lines = [f"usage: {program} [options]", ""]
+    for group in groups:
         lines += [f"----- {group.title} -----", ""]
-        if group in (IGNORED, REFUSED):
+        if group in only_named:
             names = ", ".join(name for o in group.options for name in (*o.names, *o.off_names))
             lines += textwrap.wrap(names, _WIDTH, break_on_hyphens=False)
         else:
