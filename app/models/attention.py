@@ -62,7 +62,7 @@ def _cached(context: StageContext, cache: Tensor, d: int, n_head: int, n_kv: int
     """Look at the first n_kv cells of a cache [d * n_head, n_cells] as [d, n_kv, n_head]."""
     if cache.ne[0] != d * n_head or cache.ne[1] < n_kv:
         raise GraphError(
-            f"cache '{cache.name}' {list(cache.ne)}: expected [{d * n_head}, {n_kv} or more]"
+            f"cache '{cache.name}' {list(cache.ne[:2])}: expected [{d * n_head}, {n_kv} or more]"
         )
     if d % TRAITS[cache.type].block_size:
         raise UnsupportedError(

@@ -83,19 +83,22 @@ def _head_size(metadata: Metadata, arch: str, n_embd: int, n_head: int) -> int:
 
     Window layers may not differ from the others.
     """
-    key = f"{arch}.attention.key_length"
-    n_embd_head = size(metadata, key, n_embd // n_head)
-    for kind in ("value_length", "key_length_swa", "value_length_swa"):
+    key, implied = f"{arch}.attention.key_length", n_embd // n_head
+    n_embd_head = size(metadata, key, implied)
+    if n_embd_head % 2:
+        raise wrong_value(key, n_embd_head, "an even size of a head")
+    defaults = {
+        "value_length": implied,
+        "key_length_swa": n_embd_head,
+        "value_length_swa": n_embd_head,
+    }
+    for kind, default in defaults.items():
         other_key = f"{arch}.attention.{kind}"
-        other = size(
-            metadata, other_key, n_embd // n_head if kind == "value_length" else n_embd_head
-        )
+        other = size(metadata, other_key, default)
         if other != n_embd_head:
             raise UnsupportedError(
                 f"metadata key '{other_key}' is {other}: expected the size of a key, {n_embd_head}"
             )
-    if n_embd_head % 2 or n_embd_head == 0:
-        raise wrong_value(key, n_embd_head, "an even size of a head")
     return n_embd_head
 
 

@@ -17,20 +17,6 @@ from tests.helpers.tiny_gguf import TinyConfig
 N_VOCAB: Final = 512  # of the tokenizer that tiny models copy
 TOKENS: Final = (1, *(int(t) for t in np.random.default_rng(7).integers(3, N_VOCAB, 39)))
 
-# "The capital of France is", "Once upon a time, there was a", "def fibonacci(n):"
-PROMPTS: Final[dict[str, tuple[list[int], ...]]] = {
-    "smollm2": (
-        [504, 3575, 282, 4649, 314],
-        [6403, 1980, 253, 655, 28, 665, 436, 253],
-        [1604, 3987, 46477, 24, 94, 727],
-    ),
-    "gemma3": (
-        [2, 818, 5279, 529, 7001, 563],
-        [2, 14946, 3324, 496, 990, 236764, 993, 691, 496],
-        [2, 2063, 10779, 78113, 236769, 236749, 1473],
-    ),
-}
-
 
 def _random(seed: int, shapes: Mapping[str, int], mean: float) -> dict[str, NDArray[np.float32]]:
     rng = np.random.default_rng(seed)

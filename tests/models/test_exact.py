@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from tests.helpers.assets import asset
-from tests.helpers.exact import exact_logits, exact_logprobs
+from tests.helpers.exact import exact_logits
 from tests.helpers.stock_logits import stock_logits
 from tests.helpers.tiny_gguf import write_tiny
-from tests.models.cases import CASES, PROMPTS, TOKENS
+from tests.models.cases import CASES, TOKENS
 
 
 @pytest.fixture(autouse=True)
@@ -29,17 +29,3 @@ def test_exact_logits_are_those_of_stock_on_tiny_models(name: str, tmp_path: Pat
         assert cosine > 0.99999
         # Stock looks GELU up in a table of half precision, which costs gemma3 some 0.002.
         assert np.abs(row - stock).max() < (0.01 if name.startswith("gemma3") else 1e-4)
-
-
-@pytest.mark.peer_v8
-@pytest.mark.model
-@pytest.mark.parametrize("name", PROMPTS)
-def test_stock_is_as_near_to_exact_as_it_is_known_to_be(name: str) -> None:
-    path, prompts = asset(name), PROMPTS[name]
-    for tokens, stock in zip(prompts, stock_logits(path, prompts), strict=True):
-        exact = exact_logprobs(path, tokens)
-        logprobs = torch.log_softmax(torch.from_numpy(stock.copy()).double(), 0).numpy()
-        top = np.argsort(logprobs)[-10:]
-        # The mean over many prompts is 0.082 and 0.098; single prompts go to about twice that.
-        assert np.abs(logprobs[top] - exact[top]).mean() < 0.25
-        assert exact.argmax() == top[-1]
