@@ -1,0 +1,1 @@
+"""Pieces of llama-serve-bench: flags → cases → measurements → tables."""
