@@ -29,7 +29,7 @@ from app.rpc_backend.worker.session import DETAIL
 from app.rpc_backend.worker.tensor_cache import TensorCache
 from app.version import BUILD_INFO
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("app.cli.rpc_server")
 
 _MIB: Final = 1024 * 1024
 _DEFAULT_FOLDER: Final = ""
