@@ -60,7 +60,7 @@ def dense_hparams(
         n_head_kv=n_head_kv,
         n_embd_head_k=n_embd_head,
         n_embd_head_v=n_embd_head,
-        norm_rms_eps=f32(metadata, f"{arch}.attention.layer_norm_rms_epsilon"),
+        norm_rms_eps=_norm_eps(metadata, arch),
         rope=(rope,) * n_layer,
         attention_scale=1.0 / math.sqrt(n_embd_head),
         n_swa=0,
@@ -76,6 +76,14 @@ def _n_vocab(metadata: Metadata, arch: str) -> int:
     if key not in metadata:
         raise ModelFormatError(f"metadata keys 'tokenizer.ggml.tokens' and '{key}' are missing")
     return size(metadata, key)
+
+
+def _norm_eps(metadata: Metadata, arch: str) -> float:
+    key = f"{arch}.attention.layer_norm_rms_epsilon"
+    eps = f32(metadata, key)
+    if eps < 0.0:
+        raise wrong_value(key, eps, "a number that is not negative")
+    return eps
 
 
 def _head_size(metadata: Metadata, arch: str, n_embd: int, n_head: int) -> int:

@@ -5,15 +5,17 @@ of a foreign type or out of range raises ModelFormatError with the key, the valu
 expected, so a wrong file is refused before a byte of it is sent anywhere.
 """
 
-import math
 import reprlib
+from typing import Final
 
 import numpy as np
 
 from app.errors import ModelFormatError
 from app.ggml.gguf_file import Metadata, MetaValue
 
-U32_MAX = 2**32 - 1
+# Graphs carry whole numbers as int32 and others as float32.
+I32_MAX: Final = 2**31 - 1
+F32_MAX: Final = float(np.finfo(np.float32).max)
 
 
 def wrong_value(key: str, value: object, expected: str) -> ModelFormatError:
@@ -29,20 +31,21 @@ def _find(metadata: Metadata, key: str, expected: str) -> MetaValue:
 
 
 def u32(metadata: Metadata, key: str, default: int | None = None) -> int:
-    """Read an unsigned 32-bit number.
+    """Read a whole number from 0 to 2^31 - 1.
 
     Raises: ModelFormatError.
     """
     if default is not None and key not in metadata:
         return default
-    value = _find(metadata, key, "an unsigned number")
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= U32_MAX:
-        raise wrong_value(key, value, "an unsigned number")
+    expected = f"a whole number from 0 to {I32_MAX}"
+    value = _find(metadata, key, expected)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= I32_MAX:
+        raise wrong_value(key, value, expected)
     return value
 
 
 def size(metadata: Metadata, key: str, default: int | None = None) -> int:
-    """Read an unsigned 32-bit number that cannot be 0.
+    """Read a whole number from 1 to 2^31 - 1.
 
     Raises: ModelFormatError.
     """
@@ -53,14 +56,16 @@ def size(metadata: Metadata, key: str, default: int | None = None) -> int:
 
 
 def f32(metadata: Metadata, key: str, default: float | None = None) -> float:
-    """Read a finite number.
+    """Read a number that is finite as a float32.
 
     Raises: ModelFormatError.
     """
     if default is not None and key not in metadata:
         return default
     value = _find(metadata, key, "a finite number")
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise wrong_value(key, value, "a finite number")
+    if not abs(value) <= F32_MAX:  # so written for NaN
         raise wrong_value(key, value, "a finite number")
     return float(value)
 
@@ -91,7 +96,7 @@ def sizes_per_layer(
     if not isinstance(value, np.ndarray):
         return (size(metadata, key),) * n_layer
     numbers = layer_array(metadata, key, n_layer)
-    if min(numbers) <= 0 or max(numbers) > U32_MAX:
+    if min(numbers) <= 0 or max(numbers) > I32_MAX:
         raise wrong_value(key, value, "numbers above 0")
     return numbers
 

@@ -8,16 +8,19 @@ llama-model.cpp (load_hparams) and llama-context.cpp of llama.cpp b11434.
 
 import math
 from enum import IntEnum
+from typing import Final
 
 from app.errors import UnsupportedError
 from app.ggml.gguf_file import Metadata
 from app.ggml.op_params import RopeParams
 from app.models.metadata import f32, size, text, wrong_value
 
-SCALING_TYPES = ("none", "linear", "yarn")
-BETA_FAST = 32.0
-BETA_SLOW = 1.0
-DEFAULT_FREQ_BASE = 10000.0
+SCALING_TYPES: Final = ("none", "linear", "yarn")
+MIN_FACTOR: Final = 1e-3
+MAX_FACTOR: Final = 1e6
+BETA_FAST: Final = 32.0
+BETA_SLOW: Final = 1.0
+DEFAULT_FREQ_BASE: Final = 10000.0
 
 
 class RopeMode(IntEnum):
@@ -45,7 +48,10 @@ def read_rope(
     if freq_base <= 1.0:
         raise wrong_value(base_key, freq_base, "a number above 1")
     factor = 1.0 if scaling == "none" else _scaling_factor(metadata, arch)
-    attn_factor = f32(metadata, f"{arch}.rope.scaling.attn_factor", 1.0)
+    attn_key = f"{arch}.rope.scaling.attn_factor"
+    attn_factor = f32(metadata, attn_key, 1.0)
+    if not 0.0 < attn_factor <= MAX_FACTOR:
+        raise wrong_value(attn_key, attn_factor, f"a number above 0, at most {MAX_FACTOR:g}")
     if scaling == "yarn":
         attn_factor *= _yarn_magnitude(factor)
     return RopeParams(
@@ -68,8 +74,8 @@ def _scaling_factor(metadata: Metadata, arch: str) -> float:
     factor = f32(metadata, key, 1.0)
     if factor == 0.0:
         return 1.0
-    if not 1e-3 <= factor <= 1e6:
-        raise wrong_value(key, factor, "a number from 0.001 to 1000000, or 0 for none")
+    if not MIN_FACTOR <= factor <= MAX_FACTOR:
+        raise wrong_value(key, factor, f"0 or a number from {MIN_FACTOR:g} to {MAX_FACTOR:g}")
     return factor
 
 

@@ -1,5 +1,5 @@
-"""Runs a model file through `build_stage` on the local reference device, cut into stages as a test
-likes: the smallest thing that does what the engine does.
+"""Runs a model file through `build_stage` on one device (the local reference device unless told),
+cut into stages as a test likes: the smallest thing that does what the engine does.
 
 One sequence, token i in cache cell i; masks are made here, from the definition in `HParams`.
 """
@@ -22,7 +22,7 @@ from app.engine.buffers import alloc_tensors
 from app.ggml.gguf_file import GGUFFile
 from app.ggml.planner import assign, plan_memory
 from app.ggml.tensor import Tensor, new_tensor
-from app.ggml.types import GGMLType
+from app.ggml.types import TRAITS, GGMLType
 from app.models.inputs import CacheInputs, StageInputs, StageShape
 from app.models.registry import get_architecture
 from app.models.stage import StageGraph, build_stage
@@ -34,15 +34,22 @@ Floats = npt.NDArray[np.float32]
 
 
 class LocalModel:
-    """A model on the CPU device; a context manager."""
+    """A model on a device, which it closes; a context manager."""
 
-    def __init__(self, path: Path, *, n_cells: int, type_kv: GGMLType = GGMLType.F32) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        n_cells: int,
+        type_kv: GGMLType = GGMLType.F32,
+        device: Device | None = None,
+    ) -> None:
         torch.set_num_threads(1)
         self.gguf = GGUFFile.open(path)
         self.arch = get_architecture(self.gguf.architecture)
         self.hparams = self.arch.hparams(self.gguf.metadata)
         check_tensors(self.gguf, self.arch.tensors(self.hparams))
-        self.device: Device = open_devices(["CPU"], 1)[0]
+        self.device = device or open_devices(["CPU"], 1)[0]
         self.weights = self._load()
         sizes = (self.hparams.n_embd_k_gqa, self.hparams.n_embd_v_gqa)
         layers = range(self.hparams.n_layer)
@@ -61,6 +68,8 @@ class LocalModel:
             weights[name] = new_tensor(info.type, info.ne, name)
         alloc_tensors(self.device, list(weights.values()), BufferUsage.WEIGHTS)
         for name, in_file in names.items():
+            if TRAITS[weights[name].type].is_quantized:
+                self.device.init_tensor(weights[name])
             self.device.set_tensor(weights[name], self.gguf.data(in_file))
         return weights
 

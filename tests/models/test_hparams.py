@@ -5,9 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from app.errors import ModelFormatError, UnsupportedError
 from app.ggml.gguf_file import GGUFFile, MetaValue
+from app.ggml.op_params import Params
 from app.models.hparams import HParams
 from app.models.registry import MODULES, get_architecture
 from tests.helpers.assets import asset
@@ -73,8 +76,10 @@ def test_a_required_key_is_named_when_missing(arch: str, suffix: str) -> None:
         ("rope__freq_base", 0.0),
         ("rope__scaling__factor", -2.0),
         ("rope__scaling__factor", 1e30),
+        ("rope__scaling__attn_factor", 0.0),
         ("rope__scaling__type", 1),
         ("feed_forward_length", "many"),
+        ("attention__layer_norm_rms_epsilon", -1e-6),
     ],
 )
 def test_a_wrong_value_is_refused_and_named(arch: str, suffix: str, value: MetaValue) -> None:
@@ -201,6 +206,51 @@ def test_gemma3_27b_scales_by_the_width_per_head() -> None:
     }
     assert _read("gemma3", **sizes).attention_scale == pytest.approx(128**-0.5)
     assert _read("gemma3", **sizes, block_count=62).attention_scale == pytest.approx(168**-0.5)
+
+
+NUMBERS = st.one_of(
+    st.integers(-2, 64), st.integers(-(2**63), 2**64 - 1), st.floats(), st.floats(-2.0, 64.0)
+)
+VALUES = st.one_of(
+    NUMBERS,
+    st.booleans(),
+    st.text(max_size=4),
+    st.sampled_from(["none", "linear", "yarn"]),
+    st.lists(st.integers(-1, 64), max_size=13).map(np.array),
+)
+SUFFIXES = (
+    *REQUIRED,
+    "attention.head_count_kv",
+    "attention.key_length",
+    "attention.value_length",
+    "attention.sliding_window",
+    "attention.sliding_window_pattern",
+    "final_logit_softcapping",
+    "rope.dimension_count",
+    "rope.freq_base",
+    "rope.freq_base_swa",
+    "rope.scaling.attn_factor",
+    "rope.scaling.factor",
+    "rope.scaling.original_context_length",
+    "rope.scaling.type",
+)
+
+
+@pytest.mark.parametrize("arch", MODULES)
+@given(changes=st.dictionaries(st.sampled_from(SUFFIXES), VALUES, max_size=5))
+def test_any_metadata_gives_packable_numbers_or_a_typed_error(
+    arch: str, changes: dict[str, MetaValue]
+) -> None:
+    metadata = _metadata(arch) | {f"{arch}.{suffix}": v for suffix, v in changes.items()}
+    try:
+        hparams = get_architecture(arch).hparams(metadata)
+    except (ModelFormatError, UnsupportedError):
+        return
+    for rope in hparams.rope:
+        rope.pack()
+    scalars = (hparams.norm_rms_eps, hparams.attention_scale, hparams.final_logit_softcap)
+    Params.pack("4f", *scalars, hparams.embedding_scale)
+    assert get_architecture(arch).tensors(hparams)
 
 
 @pytest.mark.model

@@ -22,7 +22,7 @@ def test_a_missing_key_is_named(reader: Callable[..., object]) -> None:
     ("reader", "value"),
     [
         (u32, -1),
-        (u32, 2**32),
+        (u32, 2**31),
         (u32, 1.0),
         (u32, True),
         (u32, "1"),
@@ -30,6 +30,8 @@ def test_a_missing_key_is_named(reader: Callable[..., object]) -> None:
         (size, 0),
         (f32, math.nan),
         (f32, math.inf),
+        (f32, 1e39),
+        (f32, 10**400),
         (f32, False),
         (f32, "1.0"),
         (text, 1),
