@@ -20,6 +20,9 @@ _log = logging.getLogger(__name__)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until told to stop; return the exit status."""
+    # Threads that spin while they wait cost a shared machine a hundredfold; torch's library reads
+    # this when it is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         command = read_command(sys.argv[1:] if argv is None else argv, os.environ)
         if command.show_help:
@@ -63,7 +66,3 @@ def _serve(command: Command) -> int:
         return ServerProcess(command, listeners).run()
     finally:
         remove_unix_paths(listeners)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -14,7 +14,7 @@ from tests.helpers.live_server import SETTINGS, LiveServer, live_server
 from tests.helpers.sse import read_events
 
 CHAT = "/v1/chat/completions"
-HELLO = [{"role": "user", "content": "hi"}]
+HELLO: list[dict[str, object]] = [{"role": "user", "content": "hi"}]
 
 
 @pytest.fixture
