@@ -18,14 +18,14 @@ from app.models.base import StageContext, TensorSpec
 from app.models.blocks import feed_forward, label, lm_head, norm, pick_outputs
 from app.models.dense import dense_hparams, dense_tensors
 from app.models.hparams import HParams
-from app.models.metadata import f32, layer_array, u32, wrong_value
-from app.models.rope import RopeMode
+from app.models.metadata import f32, layer_array, u32
+from app.models.rope import RopeMode, read_freq_base
 
 WINDOW_KEY: Final = "attention.sliding_window"
 SOFTCAP_KEY: Final = "final_logit_softcapping"
 PATTERN_KEY: Final = "gemma3.attention.sliding_window_pattern"
 DEFAULT_PATTERN: Final = 6
-WINDOW_FREQ_BASE: Final = 10000.0
+WINDOW_BASE_KEY: Final = "gemma3.rope.freq_base_swa"
 N_LAYER_27B: Final = 62
 
 
@@ -39,7 +39,7 @@ def hparams(metadata: Metadata) -> HParams:
     n_swa = u32(metadata, f"gemma3.{WINDOW_KEY}", 0)
     is_swa = _window_layers(metadata, common.n_layer) if n_swa else common.is_swa
     full = common.rope[0]
-    window = replace(full, freq_base=_window_freq_base(metadata), freq_scale=1.0)
+    window = replace(full, freq_base=read_freq_base(metadata, WINDOW_BASE_KEY), freq_scale=1.0)
     scale_size = common.n_embd_head_k
     if common.n_layer == N_LAYER_27B:
         scale_size = common.n_embd // common.n_head[0]
@@ -52,14 +52,6 @@ def hparams(metadata: Metadata) -> HParams:
         final_logit_softcap=f32(metadata, f"gemma3.{SOFTCAP_KEY}", 0.0),
         embedding_scale=math.sqrt(common.n_embd),
     )
-
-
-def _window_freq_base(metadata: Metadata) -> float:
-    key = "gemma3.rope.freq_base_swa"
-    base = f32(metadata, key, WINDOW_FREQ_BASE)
-    if base <= 1.0:
-        raise wrong_value(key, base, "a number above 1")
-    return base
 
 
 def _window_layers(metadata: Metadata, n_layer: int) -> tuple[bool, ...]:

@@ -4,6 +4,7 @@ Modules are imported when first asked for. A new architecture is one module in t
 row in `MODULES`.
 """
 
+import reprlib
 from importlib import import_module
 from typing import Final, cast
 
@@ -25,5 +26,7 @@ def get_architecture(name: str) -> Architecture:
     """
     module = MODULES.get(name)
     if module is None:
-        raise UnsupportedError(f"architecture {name!r}: expected one of {', '.join(MODULES)}")
+        raise UnsupportedError(
+            f"architecture {reprlib.repr(name)}: expected one of {', '.join(MODULES)}"
+        )
     return cast(Architecture, import_module(module))

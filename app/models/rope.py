@@ -7,6 +7,7 @@ llama-model.cpp (load_hparams) and llama-context.cpp of llama.cpp b11434.
 """
 
 import math
+import reprlib
 from enum import IntEnum
 from typing import Final
 
@@ -20,6 +21,7 @@ MIN_FACTOR: Final = 1e-3
 MAX_FACTOR: Final = 1e6
 BETA_FAST: Final = 32.0
 BETA_SLOW: Final = 1.0
+MIN_FREQ_BASE: Final = 2.0
 DEFAULT_FREQ_BASE: Final = 10000.0
 
 
@@ -40,13 +42,9 @@ def read_rope(
     scaling = text(metadata, f"{arch}.rope.scaling.type", "linear")
     if scaling not in SCALING_TYPES:
         raise UnsupportedError(
-            f"metadata key '{arch}.rope.scaling.type' is {scaling!r}: "
+            f"metadata key '{arch}.rope.scaling.type' is {reprlib.repr(scaling)}: "
             f"expected one of {', '.join(SCALING_TYPES)}"
         )
-    base_key = f"{arch}.rope.freq_base"
-    freq_base = f32(metadata, base_key, DEFAULT_FREQ_BASE)
-    if freq_base <= 1.0:
-        raise wrong_value(base_key, freq_base, "a number above 1")
     factor = 1.0 if scaling == "none" else _scaling_factor(metadata, arch)
     attn_key = f"{arch}.rope.scaling.attn_factor"
     attn_factor = f32(metadata, attn_key, 1.0)
@@ -58,13 +56,24 @@ def read_rope(
         n_dims=n_dims,
         mode=mode,
         n_ctx_orig=size(metadata, f"{arch}.rope.scaling.original_context_length", n_ctx_train),
-        freq_base=freq_base,
+        freq_base=read_freq_base(metadata, f"{arch}.rope.freq_base"),
         freq_scale=1.0 / factor,
         ext_factor=1.0 if scaling == "yarn" else 0.0,
         attn_factor=attn_factor,
         beta_fast=BETA_FAST,
         beta_slow=BETA_SLOW,
     )
+
+
+def read_freq_base(metadata: Metadata, key: str) -> float:
+    """Read the base of the angles; 10000 when it is absent.
+
+    Raises: ModelFormatError.
+    """
+    base = f32(metadata, key, DEFAULT_FREQ_BASE)
+    if base < MIN_FREQ_BASE:
+        raise wrong_value(key, base, f"a number from {MIN_FREQ_BASE:g} on")
+    return base
 
 
 def _scaling_factor(metadata: Metadata, arch: str) -> float:

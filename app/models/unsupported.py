@@ -33,7 +33,6 @@ NEUTRAL: Final[dict[str, tuple[float, ...]]] = {
     "residual_scale": (0, 1),
     "rope.dimension_sections": (0,),
     "rope.scaling.alpha": (0,),
-    "rope.scaling.yarn_attn_factor": (1,),
     "rope.scaling.yarn_beta_fast": (32,),
     "rope.scaling.yarn_beta_slow": (1,),
     "rope.scaling.yarn_ext_factor": (-1, 1),

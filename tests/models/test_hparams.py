@@ -72,7 +72,7 @@ def test_a_required_key_is_named_when_missing(arch: str, suffix: str) -> None:
         ("attention__head_count_kv", 3),
         ("attention__key_length", 33),
         ("rope__dimension_count", 16),
-        ("rope__freq_base", 1.0),
+        ("rope__freq_base", 1.5),
         ("rope__freq_base", 0.0),
         ("rope__scaling__factor", -2.0),
         ("rope__scaling__factor", 1e30),
