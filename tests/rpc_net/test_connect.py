@@ -1,0 +1,141 @@
+"""Opening workers: what goes wrong is said with the endpoint and the reason."""
+
+import socket
+import time
+
+import pytest
+
+from app.devices.null import NullDevice
+from app.errors import DeviceLostError
+from app.rpc_backend.client.connect import open_workers
+from app.rpc_backend.client.connection import ClientSettings
+from app.rpc_backend.errors import VersionMismatchError
+from tests.helpers.eventually import eventually
+from tests.helpers.fake_worker import fake_worker, greet, read, wait_for_end
+from tests.helpers.rpc_frames import HELLO, response, u32
+from tests.helpers.rpc_link import serving
+
+QUICK = ClientSettings(connect_timeout_s=0.3)
+
+
+def closed_port() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def test_devices_of_all_endpoints_are_numbered_in_order() -> None:
+    first, second = [NullDevice("A"), NullDevice("B")], [NullDevice("C")]
+    with serving(first) as one, serving(second) as two:
+        names = [f"127.0.0.1:{one.port}", f"127.0.0.1:{two.port}"]
+        devices = open_workers([",".join(names)])
+        assert [d.info.name for d in devices] == ["RPC0", "RPC1", "RPC2"]
+        assert [d.info.description for d in devices] == [names[0], names[0], names[1]]
+        assert one.n_clients == two.n_clients == 1
+        for device in devices[:2]:
+            device.close()
+            device.close()
+        eventually(lambda: one.n_clients == 0)
+        assert two.n_clients == 1
+        devices[2].close()
+
+
+def test_no_endpoints_are_no_devices() -> None:
+    assert open_workers([]) == []
+
+
+def test_a_closed_port() -> None:
+    endpoint = closed_port()
+    with pytest.raises(DeviceLostError, match=f"{endpoint}: connection refused"):
+        open_workers([endpoint])
+
+
+def test_an_unknown_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*args: object, **kwargs: object) -> None:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(DeviceLostError, match=r"gpu-box:50052: the name 'gpu-box' is unknown"):
+        open_workers(["gpu-box"])
+
+
+def test_a_busy_stock_worker_is_called_that() -> None:
+    with fake_worker(wait_for_end) as endpoint:
+        begin = time.monotonic()
+        with pytest.raises(DeviceLostError, match=f"{endpoint}.*HELLO.*one at a time"):
+            open_workers([endpoint], QUICK)
+        assert time.monotonic() - begin < 5
+
+
+def test_a_web_server_is_no_worker() -> None:
+    def script(sock: socket.socket) -> None:
+        read(sock, len(HELLO))
+        sock.sendall(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+
+    with (
+        fake_worker(script) as endpoint,
+        pytest.raises(DeviceLostError, match=f"{endpoint}: this is no RPC server"),
+    ):
+        open_workers([endpoint], QUICK)
+
+
+def test_a_worker_that_hangs_up_instead_of_hello() -> None:
+    def script(sock: socket.socket) -> None:
+        read(sock, len(HELLO))
+
+    with (
+        fake_worker(script) as endpoint,
+        pytest.raises(DeviceLostError, match=f"{endpoint}.*closed the connection"),
+    ):
+        open_workers([endpoint], QUICK)
+
+
+@pytest.mark.parametrize("version", [(1, 0, 0), (4, 0, 1), (6, 0, 1), (8, 1, 0), (9, 0, 0)])
+def test_other_versions_are_refused_with_both_named(version: tuple[int, int, int]) -> None:
+    def script(sock: socket.socket) -> None:
+        read(sock, len(HELLO))
+        sock.sendall(response(bytes([*version, 0]) + bytes(24)))
+        wait_for_end(sock)
+
+    text = ".".join(map(str, version))
+    with (
+        fake_worker(script) as endpoint,
+        pytest.raises(VersionMismatchError, match=rf"{endpoint}.* {text}, .*8\.0\.0"),
+    ):
+        open_workers([endpoint], QUICK)
+
+
+@pytest.mark.parametrize("count", [0, 65, 2**32 - 1])
+def test_an_absurd_number_of_devices_is_refused(count: int) -> None:
+    def script(sock: socket.socket) -> None:
+        greet(sock)
+        read(sock, 9)
+        sock.sendall(response(u32(count)))
+        wait_for_end(sock)
+
+    with (
+        fake_worker(script) as endpoint,
+        pytest.raises(DeviceLostError, match=f"{endpoint}: {count} devices"),
+    ):
+        open_workers([endpoint], QUICK)
+
+
+def test_a_worker_that_falls_silent_after_hello() -> None:
+    def script(sock: socket.socket) -> None:
+        greet(sock)
+        wait_for_end(sock)
+
+    with (
+        fake_worker(script) as endpoint,
+        pytest.raises(DeviceLostError, match=f"{endpoint}.*DeviceCount was not answered"),
+    ):
+        open_workers([endpoint], QUICK)
+
+
+def test_every_failed_endpoint_is_named_and_the_good_one_let_go() -> None:
+    with serving([NullDevice()]) as server:
+        bad = [closed_port(), closed_port()]
+        endpoints = [bad[0], f"127.0.0.1:{server.port}", bad[1]]
+        with pytest.raises(DeviceLostError) as caught:
+            open_workers(endpoints)
+        assert all(endpoint in str(caught.value) for endpoint in bad)
+        eventually(lambda: server.n_clients == 0)

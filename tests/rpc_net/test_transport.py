@@ -1,0 +1,217 @@
+"""A connection that goes wrong fails everybody who waits, with the cause, and in time."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from app.errors import DeviceLostError
+from app.ggml.tensor import Tensor, new_tensor
+from app.ggml.types import GGMLType
+from app.rpc_backend.client.connect import open_workers
+from app.rpc_backend.client.connection import ClientSettings
+from app.rpc_backend.client.device import RpcDevice
+from app.rpc_backend.client.transport import TransportLimits
+from tests.helpers.fake_worker import Script, fake_worker, introduce, read, wait_for_end
+from tests.helpers.rpc_frames import response, u64
+
+PATIENCE = 0.3
+SETTINGS = ClientSettings(
+    connect_timeout_s=5, limits=TransportLimits(PATIENCE, max_queued_bytes=1 << 20)
+)
+
+
+@contextmanager
+def device_of(script: Script) -> Iterator[RpcDevice]:
+    """A device whose worker introduces itself and then follows a script."""
+
+    def run(sock: socket.socket) -> None:
+        introduce(sock)
+        script(sock)
+
+    with fake_worker(run) as endpoint:
+        (device,) = open_workers([endpoint], SETTINGS)
+        try:
+            yield device
+        finally:
+            device.close()
+
+
+def give_buffer(sock: socket.socket, size: int = 1 << 30) -> None:
+    """Answer ALLOC_BUFFER and BUFFER_GET_BASE."""
+    read(sock, 21)
+    sock.sendall(response(u64(5, size)))
+    read(sock, 17)
+    sock.sendall(response(u64(1 << 40)))
+
+
+def tensor_in(device: RpcDevice, n: int = 1 << 28) -> Tensor:
+    """A tensor of n bytes in a buffer of its own."""
+    from app.devices.base import BufferUsage
+
+    tensor = new_tensor(GGMLType.I8, (n,), "x")
+    tensor.buffer = device.alloc(1 << 30, BufferUsage.ANY)
+    return tensor
+
+
+def test_a_worker_that_does_not_answer_is_given_up() -> None:
+    def script(sock: socket.socket) -> None:
+        give_buffer(sock)
+        wait_for_end(sock)
+
+    with device_of(script) as device:
+        x = tensor_in(device)
+        begin = time.monotonic()
+        first, second = device.get_tensor(x, 0, 1000), device.get_tensor(x, 0, 7)
+        with pytest.raises(DeviceLostError) as caught:
+            first.result(10)
+        assert PATIENCE * 0.9 < time.monotonic() - begin < 5
+        text = str(caught.value)
+        for part in (device.info.description, "does not answer", "GET_TENSOR", "1000 bytes"):
+            assert part in text
+        with pytest.raises(DeviceLostError, match="does not answer"):
+            second.result(10)
+        with pytest.raises(DeviceLostError, match="does not answer"):
+            device.memory()
+
+
+def test_slow_answers_are_no_silence() -> None:
+    def script(sock: socket.socket) -> None:
+        give_buffer(sock)
+        for _ in range(6):
+            read(sock, 9 + 312)
+            threading.Event().wait(PATIENCE / 2)
+            sock.sendall(response(b"abcd"))
+        wait_for_end(sock)
+
+    with device_of(script) as device:
+        x = tensor_in(device)
+        futures = [device.get_tensor(x, 0, 4) for _ in range(6)]
+        assert [future.result(10) for future in futures] == [b"abcd"] * 6
+
+
+def test_a_worker_that_does_not_read_is_given_up() -> None:
+    def script(sock: socket.socket) -> None:
+        give_buffer(sock)
+        stop.wait(20)
+
+    stop = threading.Event()
+    with device_of(script) as device:
+        x = tensor_in(device)
+        with pytest.raises(DeviceLostError, match="does not take the bytes"):
+            for _ in range(64):
+                device.set_tensor(x, bytes(1 << 20))
+        stop.set()
+
+
+def test_a_worker_that_dies_in_a_reply_names_what_was_lost() -> None:
+    def script(sock: socket.socket) -> None:
+        give_buffer(sock)
+        read(sock, 9 + 312)
+        sock.sendall(u64(1000) + bytes(10))
+
+    with device_of(script) as device:
+        future = device.get_tensor(tensor_in(device), 0, 1000)
+        with pytest.raises(DeviceLostError, match=r"closed the connection.*GET_TENSOR"):
+            future.result(10)
+
+
+def test_a_reply_of_the_wrong_size_ends_the_connection() -> None:
+    def script(sock: socket.socket) -> None:
+        give_buffer(sock)
+        read(sock, 9 + 312)
+        sock.sendall(u64(1 << 63))
+        wait_for_end(sock)
+
+    with device_of(script) as device:
+        future = device.get_tensor(tensor_in(device), 0, 1000)
+        with pytest.raises(DeviceLostError, match=r"broke the protocol.*9223372036854775808"):
+            future.result(10)
+
+
+def test_closing_fails_whoever_still_waits() -> None:
+    def script(sock: socket.socket) -> None:
+        give_buffer(sock)
+        wait_for_end(sock)
+
+    with device_of(script) as device:
+        future = device.get_tensor(tensor_in(device), 0, 10)
+        device.close()
+        with pytest.raises(DeviceLostError, match="closed by this side"):
+            future.result(10)
+        with pytest.raises(DeviceLostError):
+            device.synchronize()
+
+
+def test_uploads_wait_when_the_queue_is_full_and_end_with_the_connection() -> None:
+    def script(sock: socket.socket) -> None:
+        give_buffer(sock)
+        stop.wait(20)
+
+    stop, caught = threading.Event(), []
+    with device_of(script) as device:
+        x = tensor_in(device)
+        sent = 0
+
+        def upload() -> None:
+            nonlocal sent
+            try:
+                while True:
+                    device.set_tensor(x, bytes(1 << 20))
+                    sent += 1
+            except DeviceLostError as error:
+                caught.append(str(error))
+
+        thread = threading.Thread(target=upload)
+        thread.start()
+        thread.join(20)
+        assert not thread.is_alive()
+        # What the sockets' own buffers take is not ours to bound; 64 MiB is far more than that.
+        assert sent < 64
+        assert "not yet sent" in caught[0]
+        stop.set()
+
+
+def test_data_may_be_changed_as_soon_as_it_is_handed_over() -> None:
+    received = bytearray()
+    size, header = 8 << 20, 9 + 305
+
+    def script(sock: socket.socket) -> None:
+        give_buffer(sock)
+        go.wait(20)
+        while len(received) < header + size:
+            received.extend(sock.recv(1 << 20))
+        done.set()
+        wait_for_end(sock)
+
+    go, done = threading.Event(), threading.Event()
+    with device_of(script) as device:
+        x = tensor_in(device)
+        data = bytearray(b"\x07") * size
+        device.set_tensor(x, data)
+        data[:] = bytes(size)
+        go.set()
+        assert done.wait(20)
+        assert received[header:] == b"\x07" * size
+
+
+def test_small_inputs_leave_with_the_request_that_needs_them() -> None:
+    sizes: list[int] = []
+
+    def script(sock: socket.socket) -> None:
+        give_buffer(sock)
+        data = sock.recv(1 << 16)
+        sizes.append(len(data))
+        read(sock, 4 * (9 + 305 + 8) + 9 + 312 - len(data))
+        sock.sendall(response(b"abcd"))
+        wait_for_end(sock)
+
+    with device_of(script) as device:
+        x = tensor_in(device)
+        for _ in range(4):
+            device.set_tensor(x, bytes(8))
+        assert device.get_tensor(x, 0, 4).result(10) == b"abcd"
+    assert sizes == [4 * (9 + 305 + 8) + 9 + 312]
