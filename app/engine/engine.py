@@ -14,11 +14,10 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from itertools import count
 
-from app.devices.base import DeviceKind
 from app.engine.config import EngineConfig
 from app.engine.counters import Counters
 from app.engine.errors import EngineUnavailableError
-from app.engine.facade import EngineState, EngineStats, ModelInfo, SlotInfo, WorkerStats
+from app.engine.facade import EngineState, EngineStats, ModelInfo, SlotInfo
 from app.engine.loader import LoadedModel, load_model
 from app.engine.output import LineLimits, TextAssembler
 from app.engine.request import Event, Failed, Finished, GenerationRequest
@@ -165,12 +164,7 @@ class LlamaEngine:
         scheduler, model = self._scheduler, self._model
         processing = sum(s.task is not None for s in scheduler.slots) if scheduler else 0
         deferred = len(self._inbox) + (len(scheduler.waiting) if scheduler else 0)
-        devices = model.pool.devices if model else []
-        workers = tuple(
-            WorkerStats(d.info.name, d.info.description, True, 0, 0)
-            for d in devices
-            if d.info.kind is DeviceKind.REMOTE
-        )
+        workers = model.pool.worker_stats() if model else ()
         return self._counters.snapshot(processing, deferred, workers)
 
     def stop(self) -> None:

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.devices.base import Device
+from app.engine.facade import WorkerStats
 from app.errors import ConfigError
 from app.rpc_backend.client.connect import open_workers
+from app.rpc_backend.client.device import RpcDevice
 
 ACCELERATOR_NODES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dri/renderD128")
 NO_DEVICES = ("none",)
@@ -35,6 +37,20 @@ class Pool:
 
             self._host = open_devices(["CPU"], self.threads)[0]
         return self._host
+
+    def worker_stats(self) -> tuple[WorkerStats, ...]:
+        """Traffic of each remote device; devices of one endpoint share a connection and its bytes."""
+        return tuple(
+            WorkerStats(
+                name=device.info.name,
+                endpoint=device.info.description,
+                up=True,
+                bytes_sent=device.connection.bytes_sent,
+                bytes_received=device.connection.bytes_received,
+            )
+            for device in self.devices
+            if isinstance(device, RpcDevice)
+        )
 
     def close(self) -> None:
         """Free all buffers and connections."""

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from app.devices.base import BufferUsage, Device
 from app.engine.buffers import alloc_tensors
 from app.engine.step import MicroBatch
-from app.ggml.planner import assign, plan_memory
+from app.ggml.planner import MemoryPlan, assign, plan_memory
 from app.ggml.tensor import Buffer, Tensor, new_tensor
 from app.ggml.types import GGMLType
 from app.models.base import Architecture
@@ -84,8 +84,7 @@ class Stage:
 
         Raises: OutOfMemoryError, DeviceLostError.
         """
-        plan = plan_memory(self._build(worst).graph, alignment=self.device.alignment())
-        self._scratch_of(plan.size)
+        self._scratch_of(self._plan(self._build(worst)).size)
 
     @property
     def is_output_only(self) -> bool:
@@ -130,13 +129,17 @@ class Stage:
         staged = self._graphs.get(shape)
         if staged is None:
             staged = self._build(shape)
-            plan = plan_memory(staged.graph, alignment=self.device.alignment())
+            plan = self._plan(staged)
             assign(plan, staged.graph, self._scratch_of(plan.size))
             self._graphs[shape] = staged
             if len(self._graphs) > MAX_KEPT_GRAPHS:
                 self._graphs.popitem(last=False)
         self._graphs.move_to_end(shape)
         return staged
+
+    def _plan(self, staged: StageGraph) -> MemoryPlan:
+        device = self.device
+        return plan_memory(staged.graph, alignment=device.alignment(), alloc_size=device.alloc_size)
 
     def _scratch_of(self, size: int) -> Buffer:
         """The scratch buffer; a step that needs a larger one than reserved makes all graphs new."""

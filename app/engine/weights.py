@@ -12,13 +12,11 @@ from app.devices.base import BufferUsage
 from app.engine.buffers import alloc_tensors
 from app.engine.stage import Stage
 from app.ggml.gguf_file import GGUFFile, TensorInfo
-from app.ggml.tensor import Tensor, new_tensor
-from app.ggml.types import TRAITS
+from app.ggml.tensor import new_tensor
 from app.models.base import TensorSpec
 from app.models.tensors import output_weight_name
 
 OUTPUT = "output.weight"
-INIT_ROW_MULTIPLE = 512
 
 Progress = Callable[[int, int], None]
 """Called with (bytes sent, bytes in all)."""
@@ -93,15 +91,9 @@ def _fill(
     for stage, infos in group:
         for name, info in infos.items():
             tensor = stage.weights[name]
-            if _needs_init(tensor):
-                stage.device.init_tensor(tensor)
+            stage.device.init_tensor(tensor)
             stage.device.set_tensor(tensor, gguf.data(info.name))
             gguf.release(info.name)
             count(info.nbytes)
     for stage, _ in group:
         stage.device.synchronize()
-
-
-def _needs_init(tensor: Tensor) -> bool:
-    """The rule of the protocol: quantised rows that are not a multiple of 512 may want padding."""
-    return TRAITS[tensor.type].is_quantized and tensor.ne[0] % INIT_ROW_MULTIPLE != 0
