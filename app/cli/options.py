@@ -18,6 +18,7 @@ from app.api.settings import (
     ServerSettings,
     TlsSettings,
 )
+from app.cli.demo import DEMO_MODEL
 from app.cli.flags.escapes import unescaped
 from app.cli.flags.parser import Parsed, parse
 from app.cli.flags.readers import parse_override
@@ -178,7 +179,7 @@ def _server(parsed: Parsed, source: ModelSource, *, slots_debug: bool) -> Server
 def _default_name(source: ModelSource) -> str:
     if source.path is not None:
         return str(source.path)
-    return source.hf.repo if source.hf is not None else "demo"
+    return source.hf.repo if source.hf is not None else Path(DEMO_MODEL.cached_as).stem
 
 
 def _tls(parsed: Parsed) -> TlsSettings | None:

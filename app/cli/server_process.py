@@ -31,6 +31,13 @@ _GRACE_S: Final = 1
 """How long running answers may take to end by themselves when the server is told to stop."""
 
 
+_TRY: Final = """
+Try it:  curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\
+           -d '{{"messages": [{{"role": "user", "content": "What is the capital of France?"}}]}}'
+Ctrl-C stops everything.
+"""
+
+
 class _Server(uvicorn.Server):
     """uvicorn without its own way with signals, which would end the process before the engine."""
 
@@ -105,6 +112,8 @@ class ServerProcess:
         _log.info("model loaded: %s", Path(engine.model.path).name)
         for listener in self._listeners:
             _log.info("server is listening on %s", listener.url)
+        if self._command.source.demo:
+            print(_TRY.format(url=self._listeners[0].url), flush=True)
         # The first use starts a process; better now than when somebody waits.
         _ = model.template.caps
 

@@ -32,6 +32,9 @@ SUITE_MORE = """--model a.gguf --model-draft b --hf-file c --models-dir d --mode
     --backend_sampling"""
 
 
+DEMO_NAME = "SmolLM2-135M-Instruct.Q4_1"
+
+
 def read(line: str = "", **environ: str) -> Command:
     return read_command(line.split(), environ)
 
@@ -39,7 +42,7 @@ def read(line: str = "", **environ: str) -> Command:
 def test_nothing_said_means_the_defaults() -> None:
     command = read()
     assert command.engine == EngineConfig(model_path=Path())
-    assert command.server == ServerSettings(model_name="demo", aliases=("demo",))
+    assert command.server == ServerSettings(model_name=DEMO_NAME, aliases=(DEMO_NAME,))
     assert command.server.defaults.sampling == SamplingParams()
 
 
