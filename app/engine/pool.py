@@ -39,7 +39,7 @@ class Pool:
         return self._host
 
     def worker_stats(self) -> tuple[WorkerStats, ...]:
-        """Traffic of each remote device; devices of one endpoint share a connection and its bytes."""
+        """Traffic of each remote device; those of one endpoint share a connection."""
         return tuple(
             WorkerStats(
                 name=device.info.name,

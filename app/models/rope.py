@@ -50,19 +50,29 @@ def read_rope(
     attn_factor = f32(metadata, attn_key, 1.0)
     if not 0.0 < attn_factor <= MAX_FACTOR:
         raise wrong_value(attn_key, attn_factor, f"a number above 0, at most {MAX_FACTOR:g}")
-    if scaling == "yarn":
+    yarn = f"{arch}.rope.scaling.yarn"
+    ext_factor = _given(metadata, f"{yarn}_ext_factor", 1.0 if scaling == "yarn" else 0.0)
+    if ext_factor:
         attn_factor *= _yarn_magnitude(factor)
+    else:
+        attn_factor *= _given(metadata, f"{yarn}_attn_factor", 1.0)
     return RopeParams(
         n_dims=n_dims,
         mode=mode,
         n_ctx_orig=size(metadata, f"{arch}.rope.scaling.original_context_length", n_ctx_train),
         freq_base=read_freq_base(metadata, f"{arch}.rope.freq_base"),
         freq_scale=1.0 / factor,
-        ext_factor=1.0 if scaling == "yarn" else 0.0,
+        ext_factor=ext_factor,
         attn_factor=attn_factor,
-        beta_fast=BETA_FAST,
-        beta_slow=BETA_SLOW,
+        beta_fast=_given(metadata, f"{yarn}_beta_fast", BETA_FAST),
+        beta_slow=_given(metadata, f"{yarn}_beta_slow", BETA_SLOW),
     )
+
+
+def _given(metadata: Metadata, key: str, default: float) -> float:
+    """A yarn value; a negative one says "not set", as llama.cpp's own defaults do."""
+    value = f32(metadata, key, -1.0)
+    return default if value < 0 else value
 
 
 def read_freq_base(metadata: Metadata, key: str) -> float:

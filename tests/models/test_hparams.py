@@ -154,6 +154,24 @@ def test_yarn_leaves_the_magnitude_to_the_operation() -> None:
     assert _read("qwen2", **yarn).rope[0].n_ctx_orig == 4096
 
 
+def test_yarn_values_come_from_the_file_where_it_has_them() -> None:
+    own: dict[str, MetaValue] = {
+        "rope__scaling__type": "yarn",
+        "rope__scaling__yarn_ext_factor": 0.5,
+        "rope__scaling__yarn_beta_fast": 16.0,
+        "rope__scaling__yarn_beta_slow": 2.0,
+    }
+    rope = _read("qwen2", **own).rope[0]
+    assert (rope.ext_factor, rope.beta_fast, rope.beta_slow) == (0.5, 16.0, 2.0)
+    unset = _read("qwen2", **own | {"rope__scaling__yarn_ext_factor": -1.0}).rope[0]
+    assert unset.ext_factor == 1.0
+
+
+def test_without_extrapolation_the_attention_factor_counts() -> None:
+    rope = _read("qwen2", rope__scaling__yarn_attn_factor=1.25).rope[0]
+    assert (rope.ext_factor, rope.attn_factor) == (0.0, 1.25)
+
+
 def test_gemma3_has_five_window_layers_then_a_full_one() -> None:
     hparams = _read("gemma3", attention__sliding_window=512, rope__freq_base=1e6)
     assert hparams.is_swa == (True, True, True, True, True, False) * 2

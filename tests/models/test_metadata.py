@@ -99,7 +99,6 @@ def test_a_huge_value_is_shown_short() -> None:
         ("attention.max_alibi_bias", 8.0),
         ("logit_scale", 16.0),
         ("rope.dimension_sections", np.array([16, 24, 24, 0], np.int32)),
-        ("rope.scaling.yarn_beta_fast", 64.0),
         ("attention.sliding_window", 4096),
     ],
 )
