@@ -1,0 +1,168 @@
+"""Weights on disk: found by hash, never believed unchecked, never in the way of a client."""
+
+import logging
+import random
+from pathlib import Path
+
+import pytest
+
+from app.devices.base import BufferUsage, Device, DeviceInfo, DeviceKind
+from app.devices.torch_device import TorchDevice
+from app.ggml.tensor import Tensor, new_tensor
+from app.ggml.types import GGMLType
+from app.rpc_backend.client.connect import open_workers
+from app.rpc_backend.client.connection import ClientSettings
+from app.rpc_backend.client.device import RpcDevice
+from app.rpc_backend.wire.constants import HASH_THRESHOLD_BYTES
+from app.rpc_backend.wire.fnv import fnv1a_64
+from app.rpc_backend.worker.server import RpcServer, ServerSettings
+from app.rpc_backend.worker.tensor_cache import TensorCache
+from tests.helpers.rpc_link import serving
+
+SIZE = 600_000
+DATA = random.Random(2).randbytes(SIZE)
+HASH = fnv1a_64(DATA)
+
+
+@pytest.fixture(scope="module")
+def local() -> Device:
+    import torch
+
+    return TorchDevice(DeviceInfo("CPU", "test", DeviceKind.CPU), torch.device("cpu"))
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> TensorCache:
+    cache = TensorCache(tmp_path / "rpc" / "deep", min_bytes=1000)
+    assert cache.prepare()
+    return cache
+
+
+def stored(cache: TensorCache, data: bytes = DATA) -> Path:
+    writer = cache.writer(len(data))
+    assert writer is not None
+    for at in range(0, len(data), 70_000):
+        writer.write(data[at : at + 70_000])
+    writer.finish()
+    return cache.path(fnv1a_64(data))
+
+
+def restored(cache: TensorCache, room: int = SIZE) -> bytes | None:
+    target = bytearray(room)
+
+    def write(piece: bytes | bytearray | memoryview, at: int) -> None:
+        target[at : at + len(piece)] = piece
+
+    return bytes(target) if cache.restore(HASH, room, write) else None
+
+
+def test_data_is_found_again_under_the_stock_name(cache: TensorCache) -> None:
+    path = stored(cache)
+    assert path.name == f"{HASH:016x}"
+    assert path.read_bytes() == DATA
+    assert restored(cache) == DATA
+    assert [p.name for p in cache.folder.iterdir()] == [path.name]
+
+
+def test_unknown_data_is_not_found(cache: TensorCache) -> None:
+    assert restored(cache) is None
+
+
+@pytest.mark.parametrize(
+    "damage", [DATA[:-1], DATA[:0], DATA[:-1] + b"!"], ids=["short", "empty", "flip"]
+)
+def test_damaged_files_are_removed_and_not_used(
+    cache: TensorCache, damage: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = stored(cache)
+    path.write_bytes(damage)
+    assert restored(cache) is None
+    assert not path.exists()
+    assert f"{HASH:016x}" in caplog.text
+
+
+def test_data_longer_than_the_tensor_is_not_used(cache: TensorCache) -> None:
+    path = stored(cache)
+    assert restored(cache, SIZE - 1) is None
+    assert path.exists()
+
+
+def test_an_abandoned_file_leaves_no_trace(cache: TensorCache) -> None:
+    writer = cache.writer(SIZE)
+    assert writer is not None
+    writer.write(DATA[:1000])
+    writer.abandon()
+    writer.finish()
+    assert list(cache.folder.iterdir()) == []
+
+
+def test_small_data_is_not_worth_a_file(cache: TensorCache) -> None:
+    assert cache.writer(999) is None
+    assert TensorCache(cache.folder).writer(HASH_THRESHOLD_BYTES - 1) is None
+
+
+def test_a_folder_that_cannot_be_made_is_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    cache = TensorCache(tmp_path / "file" / "rpc", min_bytes=1)
+    assert not cache.prepare()
+    assert cache.writer(10) is None
+    assert not cache.restore(1, 10, lambda piece, at: None)
+    assert {r.levelno for r in caplog.records} == {logging.WARNING}
+
+
+def open_one(server: RpcServer) -> RpcDevice:
+    settings = ClientSettings(hash_threshold_bytes=1000)
+    (device,) = open_workers([f"127.0.0.1:{server.port}"], settings)
+    return device
+
+
+def upload(device: RpcDevice, usage: BufferUsage = BufferUsage.WEIGHTS) -> tuple[Tensor, int]:
+    """Upload the data and return its tensor and the bytes that went out for it."""
+    tensor = new_tensor(GGMLType.I8, (SIZE,), "w")
+    tensor.buffer = device.alloc(SIZE, usage)
+    before = device.connection.bytes_sent
+    device.set_tensor(tensor, DATA)
+    device.synchronize()
+    return tensor, device.connection.bytes_sent - before
+
+
+def test_a_second_load_sends_hashes_only(local: Device, cache: TensorCache) -> None:
+    with serving([local], ServerSettings(cache=cache)) as server:
+        sent = []
+        for _ in range(2):
+            device = open_one(server)
+            tensor, n = upload(device)
+            assert device.get_tensor(tensor, 0, SIZE).result(20) == DATA
+            sent.append(n)
+            device.close()
+    assert sent[0] > SIZE
+    assert sent[1] < 1000
+
+
+def test_a_truncated_file_is_replaced_by_the_bytes(local: Device, cache: TensorCache) -> None:
+    stored(cache).write_bytes(DATA[: SIZE // 2])
+    with serving([local], ServerSettings(cache=cache)) as server:
+        device = open_one(server)
+        tensor, n = upload(device)
+        assert n > SIZE
+        assert device.get_tensor(tensor, 0, SIZE).result(20) == DATA
+        device.close()
+    assert cache.path(HASH).read_bytes() == DATA
+
+
+def test_only_weights_are_cached(local: Device, cache: TensorCache) -> None:
+    with serving([local], ServerSettings(cache=cache)) as server:
+        device = open_one(server)
+        upload(device, BufferUsage.COMPUTE)
+        device.close()
+    assert list(cache.folder.iterdir()) == []
+
+
+def test_a_worker_without_a_cache_takes_the_bytes(local: Device) -> None:
+    with serving([local]) as server:
+        device = open_one(server)
+        tensor, _ = upload(device)
+        assert device.get_tensor(tensor, 0, SIZE).result(20) == DATA
+        device.close()
