@@ -6,6 +6,7 @@ import json
 import logging
 import sqlite3
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -408,6 +409,16 @@ def test_both_outputs_and_progress_stay_apart(
     assert len(json.loads(out)) == 2
     assert err.count("llama-serve-bench: benchmark 2/2: run 1/1\n") == 1
     assert ",".join(LLAMA_BENCH_FIELDS) in err
+
+
+def test_a_reader_that_leaves_ends_the_run_quietly(stories: Path) -> None:
+    command = [sys.executable, "-m", "app.cli.bench", "-m", str(stories)]
+    command += words("-p 2,4 -n 0 -r 1 -t 1")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 1
 
 
 def test_layers_on_a_worker_are_measured(
