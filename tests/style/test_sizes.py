@@ -5,6 +5,8 @@ be longer is listed by name with the reason.
 """
 
 import ast
+import io
+import tokenize
 from pathlib import Path
 from typing import Final
 
@@ -16,10 +18,19 @@ FILE_LIMITS: Final = {"app": 400, "tests": 600, "examples": 200}
 NATIVE_FILE_LIMIT: Final = 500
 FUNCTION_LIMIT: Final = 60
 ARGUMENT_LIMIT: Final = 8
-APP_LIMIT: Final = 22_000
+APP_CODE_LIMIT: Final = 22_000
 
 LONG_FUNCTIONS: Final[dict[str, str]] = {}
 """`path::function` → why it may be longer than the limit."""
+
+NO_CODE: Final = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -43,6 +54,24 @@ def n_positional(function: Function) -> int:
 
 def function_length(function: Function) -> int:
     return (function.end_lineno or function.lineno) - function.lineno + 1
+
+
+def docstring_lines(tree: ast.Module) -> set[int]:
+    owners = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    found: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, owners) and ast.get_docstring(node, clean=False) is not None:
+            found.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+    return found
+
+
+def code_lines(source: str) -> set[int]:
+    """Lines that hold code: a limit that counted docstrings would reward leaving them out."""
+    code: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in NO_CODE:
+            code.update(range(token.start[0], token.end[0] + 1))
+    return code - docstring_lines(ast.parse(source))
 
 
 def all_functions() -> list[tuple[str, Function]]:
@@ -87,4 +116,12 @@ def test_no_function_takes_too_many_positional_arguments() -> None:
 
 
 def test_the_whole_program_stays_small() -> None:
-    assert sum(map(n_lines, python_files("app"))) <= APP_LIMIT
+    n_code = sum(len(code_lines(path.read_text("utf-8"))) for path in python_files("app"))
+    assert n_code <= APP_CODE_LIMIT
+
+
+def test_what_explains_the_code_is_not_counted() -> None:
+    source = (
+        '"""Module."""\n\n# why\ndef f() -> int:\n    """What."""\n    return (\n        1\n    )\n'
+    )
+    assert code_lines(source) == {4, 6, 7, 8}
