@@ -42,6 +42,8 @@ def settle(config: EngineConfig, hparams: HParams) -> RunSizes:
             f"-c {config.n_ctx} -np {config.n_parallel}: expected a context of 0 or more and "
             "at least one slot"
         )
+    if not config.kv_offload:
+        log.warning("-nkvo is not supported: each layer's KV cache stays on the layer's device")
     is_auto = config.n_parallel == -1
     n_parallel = AUTO_SLOTS if is_auto else config.n_parallel
     unified = is_auto if config.kv_unified is None else config.kv_unified
