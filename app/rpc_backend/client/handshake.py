@@ -8,7 +8,7 @@ import socket
 import time
 
 from app.errors import DeviceLostError
-from app.rpc_backend.client.endpoint import Endpoint, connect
+from app.rpc_backend.client.endpoint import Endpoint, abort_on_close, connect
 from app.rpc_backend.errors import RemoteProtocolError, VersionMismatchError
 from app.rpc_backend.wire.client_core import ClientCore
 
@@ -32,6 +32,7 @@ def shake_hands(endpoint: Endpoint, timeout_s: float) -> tuple[socket.socket, Cl
             f"RPC worker {endpoint}: this is no RPC server, or one of another age: {error}"
         ) from None
     except TimeoutError:
+        abort_on_close(sock)
         sock.close()
         raise DeviceLostError(
             f"RPC worker {endpoint}: connected, but HELLO was not answered within {timeout_s:g} s: "

@@ -4,7 +4,8 @@ Requests leave in the order of `submit()` calls without waiting for replies; rep
 in the same order. The caller's thread writes itself while the socket takes it, since waking another
 thread costs more than sending; what the socket does not take at once goes to the sender thread. A
 receiver thread reads replies and watches the clock. Whatever ends the connection is kept as the
-cause and fails every waiter and every later call with a DeviceLostError.
+cause and fails every waiter and every later call with a DeviceLostError. The last thread to leave
+closes the socket.
 
 Data of `submit()` that is read-only (bytes, a mapped file) is sent from where it lies; anything
 else is copied unless it is gone before `submit()` returns.
@@ -23,7 +24,7 @@ from itertools import islice
 from typing import Final
 
 from app.errors import DeviceLostError
-from app.rpc_backend.client.endpoint import Endpoint
+from app.rpc_backend.client.endpoint import Endpoint, abort_on_close
 from app.rpc_backend.errors import RemoteProtocolError, VersionMismatchError
 from app.rpc_backend.wire.client_core import ClientCore, Expected, Reply
 from app.rpc_backend.wire.layout import Body
@@ -80,6 +81,7 @@ class Transport:
         self._waiters: deque[_Waiter] = deque()
         self._progress_at = time.monotonic()
         self._cause: str | None = None
+        self._wake_reader, self._wake_writer = socket.socketpair()
         sock.setblocking(False)
         self._threads = [
             threading.Thread(target=self._guard, args=(loop,), name=name, daemon=True)
@@ -88,6 +90,7 @@ class Transport:
                 (self._receive_loop, f"rpc-receive-{endpoint}"),
             )
         ]
+        self._n_running = len(self._threads)
         for thread in self._threads:
             thread.start()
 
@@ -119,7 +122,6 @@ class Transport:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
-        self._sock.close()
 
     def fail(self, cause: str) -> None:
         """Give the connection up for a reason; the first reason counts."""
@@ -127,14 +129,13 @@ class Transport:
             if self._cause is not None:
                 return
             self._cause = self._describe(cause)
+            if self._waiters or self._outgoing:
+                abort_on_close(self._sock)
             waiters, self._waiters = self._waiters, deque()
             self._outgoing.clear()
             self._queued_bytes = 0
+            self._wake_writer.close()
             self._changed.notify_all()
-        try:
-            self._sock.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            log.debug("%s: already disconnected", self._endpoint)
         for waiter in waiters:
             waiter.future.set_exception(DeviceLostError(self._cause))
 
@@ -225,10 +226,22 @@ class Transport:
             # A waiter must never wait for a dead thread.
             log.exception("%s: the connection's thread failed", self._endpoint)
             self.fail(f"internal error: {error!r}")
+        finally:
+            with self._changed:
+                self._n_running -= 1
+                if self._n_running == 0:
+                    self._sock.close()
+                    self._wake_reader.close()
+
+    def _poller(self, events: int) -> select.poll:
+        """Return what waits for the socket or for the end of the connection."""
+        poller = select.poll()
+        poller.register(self._sock, events)
+        poller.register(self._wake_reader, select.POLLIN)
+        return poller
 
     def _send_loop(self) -> None:
-        poller = select.poll()
-        poller.register(self._sock, select.POLLOUT)
+        poller = self._poller(select.POLLOUT)
         while True:
             with self._changed:
                 while not self._flushing and self._cause is None:
@@ -247,14 +260,15 @@ class Transport:
                     self._check_stall("the worker does not take the bytes sent to it")
 
     def _receive_loop(self) -> None:
-        poller = select.poll()
-        poller.register(self._sock, select.POLLIN)
+        poller = self._poller(select.POLLIN)
         while not self._is_over():
             if not poller.poll(self._tick_s * 1000):
                 with self._changed:
                     if self._waiters:
                         self._check_stall("the worker does not answer")
                 continue
+            if self._is_over():
+                return
             try:
                 n = self._sock.recv_into(self._core.writable())
             except BlockingIOError:

@@ -1,0 +1,145 @@
+"""llama-rpc-server: flags, environment, and a life from start to SIGTERM."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from app.cli.rpc_server import default_cache_folder, parse_options
+from app.devices.base import BufferUsage
+from app.errors import ConfigError
+from app.rpc_backend.client.connect import open_workers
+from app.rpc_backend.wire.constants import HASH_THRESHOLD_BYTES
+from tests.helpers.assets import PROJECT_ROOT
+from tests.helpers.process import free_port, own_worker
+
+
+def test_the_defaults_are_those_of_the_stock_worker() -> None:
+    options = parse_options([], {})
+    assert (options.host, options.port) == ("127.0.0.1", 50052)
+    assert options.devices is None
+    assert options.threads is None
+    assert options.cache is None
+    assert (options.version, options.debug) == (8, 0)
+
+
+def test_every_flag_is_read() -> None:
+    argv = [
+        "-H",
+        "0.0.0.0",
+        "-p",
+        "7",
+        "-d",
+        "CUDA0,CPU",
+        "-t",
+        "3",
+        "-c",
+        "/x/y",
+        "--protocol",
+        "7",
+    ]
+    options = parse_options(argv, {"GGML_RPC_DEBUG": "2", "GGML_RPC_CACHE_MIN_SIZE": "99"})
+    assert (options.host, options.port, options.threads) == ("0.0.0.0", 7, 3)
+    assert options.devices == ("CUDA0", "CPU")
+    assert options.cache is not None
+    assert (options.cache.folder, options.cache.min_bytes) == (Path("/x/y"), 99)
+    assert (options.version, options.debug) == (7, 2)
+
+
+@pytest.mark.parametrize(
+    ("environ", "folder"),
+    [
+        ({"LLAMA_CACHE": "/l", "XDG_CACHE_HOME": "/x", "HOME": "/h"}, "/l/rpc"),
+        ({"XDG_CACHE_HOME": "/x", "HOME": "/h"}, "/x/llama.cpp/rpc"),
+    ],
+)
+def test_the_cache_is_where_the_stock_worker_has_it(environ: dict[str, str], folder: str) -> None:
+    assert default_cache_folder(environ) == Path(folder)
+    options = parse_options(["-c"], environ)
+    assert options.cache is not None
+    assert options.cache.folder == Path(folder)
+    assert options.cache.min_bytes == HASH_THRESHOLD_BYTES
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="macOS has its own place for caches")
+def test_without_either_variable_the_cache_is_at_home() -> None:
+    assert default_cache_folder({"HOME": "/h"}) == Path("/h/.cache/llama.cpp/rpc")
+
+
+@pytest.mark.parametrize(
+    ("text", "level"), [("", 0), ("0", 0), ("1", 1), ("3", 3), ("9", 3), ("yes", 1)]
+)
+def test_the_debug_level_is_forgiving(text: str, level: int) -> None:
+    assert parse_options([], {"GGML_RPC_DEBUG": text}).debug == level
+
+
+def test_a_wrong_cache_size_is_quoted() -> None:
+    with pytest.raises(ConfigError, match="GGML_RPC_CACHE_MIN_SIZE 'much'"):
+        parse_options(["-c"], {"GGML_RPC_CACHE_MIN_SIZE": "much"})
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [["-p", "65536"], ["-p", "x"], ["-t", "0"], ["--protocol", "6"], ["--bogus"]],
+    ids=" ".join,
+)
+def test_wrong_flags_exit_with_a_usage_message(
+    argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse_options(argv, {})
+    assert caught.value.code == 2
+    assert "usage: llama-rpc-server" in capsys.readouterr().err
+
+
+def test_it_serves_and_stops_on_a_signal_with_a_client_connected() -> None:
+    with own_worker("--protocol", "7") as (worker, port):
+        (device,) = open_workers([f"127.0.0.1:{port}"])
+        device.alloc(1 << 20, BufferUsage.ANY)
+        device.synchronize()
+        assert device.connection.version == (7, 0, 0)
+        assert worker.terminate() == 0
+        device.close()
+        output = worker.output
+    for part in ("RPC server v7.0.0", f"127.0.0.1:{port}", "local cache    : n/a", "CPU: "):
+        assert part in output
+    assert "stopping on SIGTERM" in output or "the worker stops" in output
+
+
+def run(*flags: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "app.cli.rpc_server", *flags],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=PROJECT_ROOT,
+        check=False,
+    )
+
+
+def test_a_busy_port_is_said_before_anything_else_is_done() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = run("-p", str(port), "-d", "NOSUCH")
+    assert done.returncode == 1
+    assert f"127.0.0.1:{port}: Address already in use" in done.stderr
+
+
+def test_an_unknown_device_lists_the_known_ones() -> None:
+    done = run("-p", str(free_port()), "-d", "NOSUCH")
+    assert done.returncode == 1
+    assert "'NOSUCH'" in done.stderr
+    assert "CPU" in done.stderr
+
+
+def test_an_open_address_gets_a_loud_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    from app.cli.rpc_server import _warn_when_open
+
+    for host in ("127.0.0.1", "::1", "localhost"):
+        _warn_when_open(host)
+    assert capsys.readouterr().err == ""
+    for host in ("0.0.0.0", "::", "192.168.1.7"):
+        _warn_when_open(host)
+        assert "WARNING" in capsys.readouterr().err

@@ -1,0 +1,93 @@
+"""Stock llama.cpp on the other end of the wire: workers to connect to, clients to serve.
+
+Version 8 is a prebuilt library that runs in a root of its own, version 7 is built from source. Both
+run on one CPU thread, greedily.
+"""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from tests.helpers.assets import asset
+from tests.helpers.eventually import eventually
+from tests.helpers.process import free_port, listens, running
+
+
+@contextmanager
+def stock_worker(version: int) -> Iterator[int]:
+    """Run a stock worker on its CPU and yield its port."""
+    port = free_port()
+    if version == 8:
+        command = [str(asset("peer_v8") / "worker"), f"127.0.0.1:{port}", "1"]
+    else:
+        server = asset("peer_v7") / "bin" / "ggml-rpc-server"
+        command = [str(server), "-p", str(port), "-t", "1"]
+    with running(command) as worker:
+        eventually(lambda: worker.process.poll() is not None or listens(port), 60)
+        assert worker.process.poll() is None, worker.output
+        yield port
+
+
+def stock_text_v8(model: Path, worker_port: int | None, prompt: str, n_predict: int) -> str:
+    """Let the stock client of version 8 complete a prompt, on a worker or on its own."""
+    endpoint = "-" if worker_port is None else f"127.0.0.1:{worker_port}"
+    client = asset("peer_v8") / "client"
+    done = subprocess.run(
+        [str(client), str(model), endpoint, prompt, str(n_predict)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    assert lines, done.stderr[-2000:]
+    text = json.loads(lines[-1])["text"]
+    assert isinstance(text, str)
+    return text
+
+
+def stock_texts_v7(
+    model: Path, worker_port: int | None, prompts: list[str], n_predict: int
+) -> list[str]:
+    """Let llama-server of version 7 complete prompts, on a worker or on its own."""
+    port = free_port()
+    server = asset("peer_v7") / "bin" / "llama-server"
+    command = [
+        str(server),
+        "-m",
+        str(model),
+        "--port",
+        str(port),
+        "-t",
+        "1",
+        "-c",
+        "512",
+        "-np",
+        "1",
+    ]
+    command += ["--no-warmup", "--no-webui"]
+    if worker_port is not None:
+        command += ["--rpc", f"127.0.0.1:{worker_port}", "-ngl", "99"]
+    url = f"http://127.0.0.1:{port}"
+
+    with running(command) as process, httpx.Client(base_url=url, timeout=240) as client:
+
+        def is_ready() -> bool:
+            assert process.process.poll() is None, process.output[-2000:]
+            return listens(port) and client.get("/health").status_code == 200
+
+        eventually(is_ready, 120)
+        return [_complete(client, prompt, n_predict) for prompt in prompts]
+
+
+def _complete(client: httpx.Client, prompt: str, n_predict: int) -> str:
+    body = {"prompt": prompt, "n_predict": n_predict, "temperature": 0, "cache_prompt": False}
+    reply = client.post("/completion", json=body)
+    assert reply.status_code == 200, reply.text
+    text = reply.json()["content"]
+    assert isinstance(text, str)
+    return text

@@ -1,0 +1,225 @@
+"""Our client on stock workers: every command that they know, and the rules that they follow
+without telling.
+"""
+
+import random
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType, quants
+
+from app.devices.base import BufferUsage
+from app.errors import DeviceLostError, OutOfMemoryError
+from app.ggml.builder import GraphBuilder
+from app.ggml.graph import Graph
+from app.ggml.tensor import Tensor, new_tensor
+from app.ggml.types import GGMLType
+from app.rpc_backend.client.connect import open_workers
+from app.rpc_backend.client.connection import ClientSettings
+from app.rpc_backend.client.device import RpcDevice
+from app.rpc_backend.wire import messages as m
+from app.rpc_backend.wire.constants import KEPT_GRAPHS
+from app.rpc_backend.wire.tensor import Place, WireTensor, to_wire
+from tests.helpers.rpc_link import spread, spread_graph
+from tests.helpers.stock_peers import stock_worker
+
+F32: Final = GGMLType.F32
+VERSIONS: Final = [
+    pytest.param(8, marks=pytest.mark.peer_v8, id="v8"),
+    pytest.param(7, marks=pytest.mark.peer_v7, id="v7"),
+]
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def version(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+@pytest.fixture(scope="module")
+def port(version: int) -> Iterator[int]:
+    with stock_worker(version) as running_port:
+        yield running_port
+
+
+@pytest.fixture
+def device(port: int) -> Iterator[RpcDevice]:
+    (opened,) = open_workers([f"127.0.0.1:{port}"])
+    yield opened
+    opened.close()
+
+
+def wire_of(tensor: Tensor, base_offset: int = 0) -> WireTensor:
+    from app.rpc_backend.client.device import RpcBuffer
+
+    buffer = tensor.buffer
+    assert isinstance(buffer, RpcBuffer)
+    return to_wire(tensor, Place(buffer.handle, buffer.base + tensor.offset + base_offset))
+
+
+def test_it_says_what_it_is(device: RpcDevice, version: int) -> None:
+    assert device.connection.version == (version, 0, 0)
+    assert device.alignment() == 32
+    assert device.max_size() > 1 << 40
+    memory = device.memory()
+    assert 0 < memory.free <= memory.total
+
+
+def test_bytes_come_back_as_they_went(device: RpcDevice) -> None:
+    x, y = (new_tensor(GGMLType.I8, (2_000_000,), name) for name in "xy")
+    buffer = spread(device, [x, y])
+    data = random.Random(1).randbytes(x.nbytes)
+    device.clear(buffer, 3)
+    assert device.get_tensor(y, 0, 100).result(20) == b"\x03" * 100
+    device.set_tensor(x, data)
+    device.set_tensor(x, b"abc", 1000)
+    device.memset_tensor(x, 9, 2000, 5)
+    expected = bytearray(data)
+    expected[1000:1003] = b"abc"
+    expected[2000:2005] = b"\x09" * 5
+    device.copy_tensor(x, y)
+    assert device.get_tensor(y, 0, y.nbytes).result(20) == expected
+
+
+def test_weights_offered_by_hash_arrive_as_bytes_where_there_is_no_cache(port: int) -> None:
+    settings = ClientSettings(hash_threshold_bytes=100)
+    (device,) = open_workers([f"127.0.0.1:{port}"], settings)
+    x = new_tensor(F32, (1000,), "x")
+    x.buffer = device.alloc(x.nbytes, BufferUsage.WEIGHTS)
+    data = random.Random(3).randbytes(x.nbytes)
+    device.set_tensor(x, data)
+    assert device.get_tensor(x, 0, x.nbytes).result(20) == data
+    device.close()
+
+
+def test_strided_transfers_mean_what_we_think(device: RpcDevice, version: int) -> None:
+    if version < 8:
+        return
+    x = new_tensor(GGMLType.I8, (64,), "x")
+    buffer = spread(device, [x])
+    device.clear(buffer, 0)
+    wire = wire_of(x)
+    device.connection.tell(m.SetTensor2D(wire, 2, 3, 4, 8), b"abcdefghijkl")
+    whole = device.get_tensor(x, 0, 40).result(20)
+    pieces = [b"\0\0" + piece + b"\0\0\0" for piece in (b"abc", b"def", b"ghi", b"jkl")]
+    assert whole == b"".join(pieces) + bytes(8)
+    request = m.GetTensor2D(wire, 3, 2, 3, 8)
+    assert device.connection.ask_bytes(request).result(20) == b"bcefhi"
+
+
+def product(type_: GGMLType = F32) -> tuple[Graph, Tensor, Tensor, Tensor]:
+    b = GraphBuilder()
+    w, x = b.input(type_, (64, 5), "w"), b.input(F32, (64, 3), "x")
+    y = b.scale(b.mul_mat(w, x), 0.5)
+    return b.finish(y), w, x, y
+
+
+def test_a_graph_computes_what_numpy_computes_and_again(device: RpcDevice) -> None:
+    graph, w, x, y = product()
+    spread_graph(device, graph)
+    rng = np.random.default_rng(1)
+    a = rng.standard_normal((5, 64), dtype=np.float32)
+    device.set_tensor(w, a.tobytes())
+    for _ in range(3):
+        b = rng.standard_normal((3, 64), dtype=np.float32)
+        device.set_tensor(x, b.tobytes())
+        device.compute(graph)
+        result = np.frombuffer(device.get_tensor(y, 0, y.nbytes).result(20), np.float32)
+        # Sums of 64 float32 products in another order.
+        np.testing.assert_allclose(result.reshape(3, 5), 0.5 * b @ a.T, rtol=1e-4, atol=1e-4)
+
+
+def test_quantised_weights_with_odd_rows_are_announced_and_multiply(device: RpcDevice) -> None:
+    graph, w, x, y = product(GGMLType.Q4_0)
+    assert device.alloc_size(w) >= w.nbytes
+    spread_graph(device, graph)
+    device.init_tensor(w)
+    rng = np.random.default_rng(2)
+    a, b = (rng.standard_normal((n, 64), dtype=np.float32) for n in (5, 3))
+    blocks = quants.quantize(a, GGMLQuantizationType.Q4_0)
+    device.set_tensor(w, blocks.tobytes())
+    device.set_tensor(x, b.tobytes())
+    device.compute(graph)
+    result = np.frombuffer(device.get_tensor(y, 0, y.nbytes).result(20), np.float32)
+    exact = 0.5 * b @ quants.dequantize(blocks, GGMLQuantizationType.Q4_0).T
+    # The stock CPU rounds the activations to 8 bits: 64 terms of size 1, each off by up to 1/250.
+    np.testing.assert_allclose(result.reshape(3, 5), exact, atol=0.1)
+
+
+def test_a_kept_graph_is_only_named(device: RpcDevice) -> None:
+    graph, *_ = product()
+    spread_graph(device, graph)
+    device.compute(graph)
+    device.synchronize()
+    before = device.connection.bytes_sent
+    device.compute(graph)
+    device.synchronize()
+    assert device.connection.bytes_sent - before < 50
+
+
+def test_two_graphs_in_turn_both_run(device: RpcDevice) -> None:
+    one, two = product(), product()
+    for graph, w, x, _ in (one, two):
+        spread_graph(device, graph)
+        device.set_tensor(w, np.ones((5, 64), np.float32).tobytes())
+        device.set_tensor(x, np.full((3, 64), 2.0, np.float32).tobytes())
+    for _ in range(3):
+        for graph, _, _, y in (one, two):
+            device.memset_tensor(y, 0, 0, y.nbytes)
+            device.compute(graph)
+            result = np.frombuffer(device.get_tensor(y, 0, y.nbytes).result(20), np.float32)
+            np.testing.assert_array_equal(result, 64.0)
+
+
+def test_freeing_a_buffer_makes_the_graph_be_sent_again(device: RpcDevice) -> None:
+    graph, *_, y = product()
+    spread_graph(device, graph)
+    device.compute(graph)
+    device.free(device.alloc(64, BufferUsage.ANY))
+    device.compute(graph)
+    assert len(device.get_tensor(y, 0, y.nbytes).result(20)) == y.nbytes
+
+
+def test_the_graph_after_1024_makes_both_ends_forget(device: RpcDevice) -> None:
+    base, *_ = product()
+    spread_graph(device, base)
+    graphs = [Graph(base.nodes, (1 << 40) + i) for i in range(KEPT_GRAPHS + 1)]
+    for graph in graphs:
+        device.compute(graph)
+    # A worker that had forgotten what we only name, or a uid that it never knew, would hang up.
+    for graph in (graphs[-1], graphs[0], graphs[-1], graphs[1], graphs[0]):
+        device.compute(graph)
+    device.synchronize()
+
+
+def test_too_large_a_buffer_is_an_error_and_not_the_end(device: RpcDevice) -> None:
+    with pytest.raises(OutOfMemoryError, match="RPC0"):
+        device.alloc(1 << 50, BufferUsage.ANY)
+    device.synchronize()
+
+
+def test_a_busy_worker_is_reported_in_time(device: RpcDevice, port: int) -> None:
+    device.synchronize()
+    with pytest.raises(DeviceLostError, match="one at a time"):
+        open_workers([f"127.0.0.1:{port}"], ClientSettings(connect_timeout_s=0.5))
+
+
+def test_the_worker_is_free_again_after_close(port: int) -> None:
+    for _ in range(3):
+        (device,) = open_workers([f"127.0.0.1:{port}"])
+        device.alloc(1 << 20, BufferUsage.ANY)
+        device.close()
+
+
+def test_leaving_with_replies_due_does_not_take_the_worker_down(port: int) -> None:
+    for _ in range(5):
+        (device,) = open_workers([f"127.0.0.1:{port}"])
+        graph, *_, y = product()
+        spread_graph(device, graph)
+        for _ in range(20):
+            device.compute(graph)
+            device.get_tensor(y, 0, y.nbytes)
+        device.connection.close()
+    (device,) = open_workers([f"127.0.0.1:{port}"])
+    device.close()
