@@ -25,9 +25,11 @@ def _byte_alphabet() -> str:
     return "".join(chr(byte) if byte in printable else chr(next(others)) for byte in range(256))
 
 
-_ALPHABET: Final = _byte_alphabet()
-_CHAR_OF_BYTE: Final = dict(enumerate(_ALPHABET))
-_BYTE_OF_CHAR: Final = {char: byte for byte, char in enumerate(_ALPHABET)}
+BYTE_ALPHABET: Final = _byte_alphabet()
+"""The characters that stand for the bytes 0 to 255 in token texts."""
+
+_CHAR_OF_BYTE: Final = dict(enumerate(BYTE_ALPHABET))
+_BYTE_OF_CHAR: Final = {char: byte for byte, char in enumerate(BYTE_ALPHABET)}
 
 
 class BpeTokenizer(TableTokenizer):
@@ -70,7 +72,7 @@ class BpeTokenizer(TableTokenizer):
                 continue
             for char in symbol:
                 single = token_of(char)
-                ids += self._lost(word) if single is None else [single]
+                ids += self._lost(_BYTE_OF_CHAR[char]) if single is None else [single]
         return ids
 
     def _encode_raw_word(self, word: str) -> list[int]:
@@ -85,7 +87,7 @@ class BpeTokenizer(TableTokenizer):
                 continue
             for byte in symbol.encode("utf-8"):
                 spelled = token_of(byte_text(byte))
-                ids += self._lost(word) if spelled is None else [spelled]
+                ids += self._lost(byte) if spelled is None else [spelled]
         return ids
 
     def _rank(self, left: str, right: str) -> float:

@@ -3,26 +3,17 @@
 Used by the API's chat routes from the server's thread pool. Variables and filters are those that
 templates written for Hugging Face's `apply_chat_template` expect; a template's own refusal and its
 errors become RequestError with the template's line. Rendering runs in a process of its own, see
-`template_sandbox`. ChatML stands in only where the file has no template, and the log says so.
+`template_sandbox`.
 """
 
-import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from typing import Final
 
-from app.ggml.gguf_file import Metadata
-from app.tokenizer.base import Vocab
-from app.tokenizer.builtin_templates import BUILTIN_TEMPLATES, CHATML
-from app.tokenizer.metadata_values import text_value
 from app.tokenizer.template_caps import KEEP_REASONING, Message, TemplateCaps, probe
 from app.tokenizer.template_messages import fit_messages
 from app.tokenizer.template_sandbox import TemplateSandbox
-
-_LOG: Final = logging.getLogger(__name__)
-_KEY: Final = "tokenizer.chat_template"
-_TOOL_USE_KEY: Final = "tokenizer.chat_template.tool_use"
 
 
 class ChatTemplate:
@@ -46,7 +37,10 @@ class ChatTemplate:
 
     @cached_property
     def caps(self) -> TemplateCaps:
-        """What the template can take; found out at the first use, in about ten renders."""
+        """What the template can take; found out at the first use, in about fifteen renders.
+
+        Raises: TemplateLimitError.
+        """
         return probe(lambda messages, extra: self._render(messages, {**extra, **_PROMPT}))
 
     def render(
@@ -92,34 +86,3 @@ class ChatTemplate:
 
 
 _PROMPT: Final[Mapping[str, object]] = {"add_generation_prompt": True}
-
-
-def load_chat_template(
-    metadata: Metadata,
-    vocab: Vocab,
-    *,
-    override: str = "",
-    sandbox: TemplateSandbox | None = None,
-) -> ChatTemplate:
-    """Return the template to use for a model: `override` (the name of a built-in one or a source),
-    else the file's, else ChatML.
-
-    Raises:
-        ModelFormatError: the file's template is no text.
-    """
-    return ChatTemplate(
-        _choose_source(metadata, override),
-        bos_token=vocab.text(vocab.special.bos),
-        eos_token=vocab.text(vocab.special.eos),
-        sandbox=sandbox,
-    )
-
-
-def _choose_source(metadata: Metadata, override: str) -> str:
-    if override:
-        return BUILTIN_TEMPLATES.get(override, override)
-    source = text_value(metadata, _KEY) or text_value(metadata, _TOOL_USE_KEY)
-    if not source:
-        _LOG.warning("the model file has no chat template (key %r): ChatML is used", _KEY)
-        return CHATML
-    return BUILTIN_TEMPLATES.get(source, source)

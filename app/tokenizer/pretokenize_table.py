@@ -2,8 +2,8 @@
 
 Read by `factory`. A row holds the patterns that the model was trained with, in the form in which
 llama.cpp applies them (src/llama-vocab.cpp): where its engine knows no difference between upper and
-lower case beyond ASCII, neither do these. A wrong row means other ids and a worse model, so an
-unknown name is refused. A new pre-tokenizer is one row here.
+lower case beyond ASCII, or takes no space for a letter, neither do these. A wrong row means other
+ids and a worse model, so an unknown name is refused. A new pre-tokenizer is one row here.
 """
 
 from types import MappingProxyType
@@ -51,7 +51,7 @@ _LINES: Final = r"\n+|[^\n]+"
 _MATHS: Final = r"[\p{P}$+<=>^~|]+"
 _MATHS_TICK: Final = r"[\p{P}$+<=>^~|`]+"
 _ACCENTED: Final = rf"{_LETTERS_ACCENTS}{_MAYBE_SUFFIX}"
-_CJK_WIDE: Final = r"[\u0800-\u9fa5\uac00-\ud7ff]+"
+_CJK_WIDE: Final = r"[[\u0800-\u9fa5\uac00-\ud7ff]--\s]+"
 _TEKKEN: Final = rf"{_two_cases(*_CASES, '')}|\p{{N}}|{_MARKS_SLASH}|{_SPACES}"
 _GRANITE: Final = (
     rf"{_two_cases(*_CASES_ACCENTS, _MAYBE_SUFFIX)}|\p{{N}}{{1,3}}|{_MARKS_SLASH}|{_SPACES}"
@@ -82,7 +82,7 @@ _AFMOE_SCRIPTS: Final = (
     r"\u0e40-\u0e7f\u0e80-\u0eff\u1780-\u17ff\u1000-\u109f\uaa60-\uaa7f\ua9e0-\ua9ff\uac00-\ud7af"
     r"\u1100-\u11ff]+"
 )
-_ASCII_MARKS: Final = r"\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+"
+_ASCII_MARKS: Final = r"\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3001-\u3002]+"
 
 # Letters of the scripts with two cases, as far as DeepSeek LLM's tokenizer knows them.
 _CASED: Final = (

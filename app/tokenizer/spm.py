@@ -44,7 +44,7 @@ class SpmTokenizer(TableTokenizer):
             token = self._vocab.ids.get(byte_text(byte))
             if token is None and byte < 0x80:
                 token = self._vocab.ids.get(chr(byte))
-            ids += self._lost(symbol) if token is None else [token]
+            ids += self._lost(byte) if token is None else [token]
         return ids
 
     def _normal_bytes(self, text: str) -> bytes:

@@ -101,14 +101,18 @@ class TableTokenizer(ABC):
             case _:
                 return b""
 
-    def _lost(self, what: str) -> list[int]:
-        """Return what stands for text that no token can express: the unknown token, or nothing."""
+    def _lost(self, byte: int) -> list[int]:
+        """Return what stands for a byte that no token expresses: the unknown token, or nothing."""
         unk = self._vocab.special.unk
         if unk is not None:
             return [unk]
         if not self._warned_of_loss:
             self._warned_of_loss = True
-            _LOG.warning("the vocabulary has no token for %r and no unknown token: dropped", what)
+            _LOG.warning(
+                "the vocabulary has no token for the byte 0x%02x and no unknown token: "
+                "such bytes are dropped from prompts",
+                byte,
+            )
         return []
 
 

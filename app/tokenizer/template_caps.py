@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from app.errors import RequestError
+from app.tokenizer.template_sandbox import TemplateLimitError
 
 Message = Mapping[str, object]
 Render = Callable[[Sequence[Message], Mapping[str, object]], str]
@@ -40,16 +41,24 @@ class TemplateCaps:
 
 
 def probe(render: Render) -> TemplateCaps:
-    """Return what the template that `render` applies can take."""
+    """Return what the template that `render` applies can take.
+
+    Raises:
+        TemplateLimitError: the template runs on without end.
+    """
 
     def output(messages: Sequence[Message], **extra: object) -> str | None:
         try:
             return render(messages, extra)
+        except TemplateLimitError:
+            raise
         except RequestError:
             return None
 
     typed = output([{"role": "user", "content": [{"type": "text", "text": _MARK}]}])
-    plain = output([{"role": "user", "content": _MARK}]) or ""
+    plain = output([{"role": "user", "content": _MARK}])
+    if plain is None and typed is None:
+        return _UNKNOWN
     with_objects = output(_tool_conversation({"arg": _MARK}), tools=_TOOLS)
     as_object = with_objects is not None and _MARK in with_objects
     arguments: object = {"arg": _MARK} if as_object else f'{{"arg": "{_MARK}"}}'
@@ -57,7 +66,7 @@ def probe(render: Render) -> TemplateCaps:
     called = output(_tool_conversation(arguments), tools=_TOOLS) or ""
     twice = output(_tool_conversation(arguments, n_calls=2), tools=_TOOLS) or ""
     return TemplateCaps(
-        supports_string_content=_MARK in plain,
+        supports_string_content=_MARK in (plain or ""),
         supports_typed_content=typed is not None and _MARK in typed and not _is_dump(typed),
         supports_system_role=_MARK in (output([_message("system", _MARK), _user()]) or ""),
         supports_tools=_OTHER_MARK in listed + called,
@@ -68,6 +77,20 @@ def probe(render: Render) -> TemplateCaps:
         supports_reasoning_effort=len({output([_user()], **effort) for effort in _EFFORTS}) > 1,
     )
 
+
+# A template that needs variables which only a request brings cannot be probed. What it cannot take
+# it will refuse itself.
+_UNKNOWN: Final = TemplateCaps(
+    supports_string_content=True,
+    supports_typed_content=False,
+    supports_system_role=True,
+    supports_tools=True,
+    supports_tool_calls=True,
+    supports_parallel_tool_calls=True,
+    supports_object_arguments=False,
+    supports_preserve_reasoning=False,
+    supports_reasoning_effort=False,
+)
 
 KEEP_REASONING: Final[Mapping[str, object]] = {
     "preserve_thinking": True,

@@ -50,6 +50,10 @@ class _Worker:
         self.process.wait()
 
 
+class TemplateLimitError(RequestError):
+    """A render took too long, or its process died: trying the same again would cost as much."""
+
+
 class _Gone(Exception):
     """The process ended, or did not answer in time."""
 
@@ -68,6 +72,7 @@ class TemplateSandbox:
 
         Raises:
             RequestError: the template is wrong, refuses the input, or goes over a limit.
+            TemplateLimitError: in the last case, where the process had to be ended.
         """
         frame = self._encode(source, context)
         with self._lock:
@@ -76,7 +81,7 @@ class TemplateSandbox:
                 answer = self._exchange(worker, frame)
             except _Gone as error:
                 self._stop()
-                raise RequestError(f"chat template: {error}") from error
+                raise TemplateLimitError(f"chat template: {error}") from error
         text = answer.get("text")
         if isinstance(text, str):
             return text

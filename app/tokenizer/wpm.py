@@ -71,7 +71,7 @@ class WpmTokenizer(TableTokenizer):
                     start = end
                     break
             else:
-                return self._lost(word)
+                return self._lost(word.encode()[0])
         return ids
 
     def _normal_bytes(self, text: str) -> bytes:
