@@ -1,0 +1,126 @@
+// The product of one group of rows with T tokens, for any decoder. The weights are decoded once for all T.
+#pragma once
+
+#include "act.h"
+#include "matvec_decode.h"
+#include "repack.h"
+
+namespace ls {
+
+// out[t * out_stride + row] for the 16 rows of the group at `weights` and tokens 0..T-1 of `acts`; strides in bytes.
+using GroupProduct = void (*)(const uint8_t *weights, int64_t n_blocks, const uint8_t *acts, int64_t act_stride,
+                              uint8_t *out, int64_t out_stride);
+
+constexpr int TOKEN_STEPS[] = {1, 2, 4, 8};
+constexpr int N_TOKEN_STEPS = MAX_TOKENS == 8 ? 4 : 3;
+
+struct MatvecType {
+    int32_t type;
+    GroupProduct products[4];  // for 1, 2, 4 and 8 tokens; null where that is more than MAX_TOKENS
+};
+
+// Rows of the tables in matvec_q.cpp and matvec_k.cpp; null when the type is not there.
+const MatvecType *matvec_q_type(int32_t type);
+const MatvecType *matvec_k_type(int32_t type);
+
+// How far ahead of the decoder weights are fetched; found by measuring 8 to 12 blocks of 32 as best.
+constexpr int64_t PREFETCH_BYTES = 3072;
+
+template <class D, int S>
+LS_INLINE void prefetch_part(const uint8_t *column) {
+    constexpr int64_t BYTES = int64_t{D::BYTES} * GROUP_ROWS * 32 / D::ELEMENTS;
+    for (int64_t line = 0; line < BYTES; line += 64) {
+        __builtin_prefetch(column + PREFETCH_BYTES + S * BYTES + line, 0, 3);
+    }
+}
+
+template <Start START>
+LS_INLINE I start_sum(const ActBlock &a, int half) {
+    switch (START) {
+        case Start::N8: return splat_i(a.n8);
+        case Start::N16: return splat_i(a.n16);
+        case Start::N32: return splat_i(a.n32[half]);
+        case Start::N32_EIGHTH: return splat_i(a.n32[half] / 8);
+        default: return I{};
+    }
+}
+
+// One scale for the 32 elements.
+template <class D, int S, int T>
+LS_INLINE void add_whole(const D &d, const U *q, const uint8_t *acts, int64_t act_stride, F *sums) {
+    const F scale = d.template scale<S>();
+    for (int t = 0; t < T; ++t) {
+        const auto &a = *reinterpret_cast<const ActBlock *>(acts + t * act_stride);
+        I product;
+        if constexpr (D::FORM == Form::SIGNED) {
+            product = dot_signed<8>(q, a.q, a.n128);
+        } else {
+            product = dot<8, D::MAX_Q>(start_sum<D::START>(a, 0), q, a.q);
+        }
+        sums[t] += to_float(product) * (scale * a.d);
+        if constexpr (D::HAS_MIN) {
+            sums[t] += d.template min<S>() * a.ds;
+        }
+    }
+}
+
+// A scale for each 16 elements.
+template <class D, int S, int T>
+LS_INLINE void add_halves(const D &d, const U *q, const uint8_t *acts, int64_t act_stride, F *sums) {
+    const F first = d.template scale<S, 0>();
+    const F second = d.template scale<S, 1>();
+    for (int t = 0; t < T; ++t) {
+        const auto &a = *reinterpret_cast<const ActBlock *>(acts + t * act_stride);
+        const I low = dot<4, D::MAX_Q>(start_sum<D::START>(a, 0), q, a.q);
+        const I high = dot<4, D::MAX_Q>(start_sum<D::START>(a, 1), q + 4, a.q + 16);
+        sums[t] += (to_float(low) * first + to_float(high) * second) * a.d;
+        if constexpr (D::HAS_MIN) {
+            sums[t] += d.template min<S, 0>() * a.ds_first + d.template min<S, 1>() * (a.ds - a.ds_first);
+        }
+    }
+}
+
+template <class D, int T>
+void group_product(const uint8_t *weights, int64_t n_blocks, const uint8_t *acts, int64_t act_stride, uint8_t *out,
+                   int64_t out_stride) {
+    constexpr int PARTS = GROUP_ROWS / LANES;
+    constexpr int SUB_BLOCKS = D::ELEMENTS / ACT_ELEMENTS;
+    F sums[PARTS][T] = {};
+    for (int64_t block = 0; block < n_blocks; ++block) {
+        unrolled<PARTS>([&](auto part) LS_INLINE_LAMBDA {
+            const D decoder(weights, part);
+            unrolled<SUB_BLOCKS>([&](auto s) LS_INLINE_LAMBDA {
+                constexpr int S = decltype(s)::value;
+                if constexpr (part == 0) {
+                    prefetch_part<D, S>(weights);
+                }
+                U q[8];
+                decoder.template unpack<S>(q);
+                const uint8_t *sub_acts = acts + S * sizeof(ActBlock);
+                if constexpr (D::FORM == Form::HALVES) {
+                    add_halves<D, S, T>(decoder, q, sub_acts, act_stride, sums[part]);
+                } else {
+                    add_whole<D, S, T>(decoder, q, sub_acts, act_stride, sums[part]);
+                }
+            });
+        });
+        weights += GROUP_ROWS * D::BYTES;
+        acts += SUB_BLOCKS * sizeof(ActBlock);
+    }
+    for (int t = 0; t < T; ++t) {
+        for (int part = 0; part < PARTS; ++part) {
+            store(reinterpret_cast<float *>(out + t * out_stride) + part * LANES, sums[part][t]);
+        }
+    }
+}
+
+template <class D>
+constexpr MatvecType matvec_type(int32_t type) {
+    if constexpr (MAX_TOKENS == 8) {
+        return {type, {group_product<D, 1>, group_product<D, 2>, group_product<D, 4>, group_product<D, 8>}};
+    } else {
+        return {type, {group_product<D, 1>, group_product<D, 2>, group_product<D, 4>, nullptr}};
+    }
+}
+
+}  // namespace ls

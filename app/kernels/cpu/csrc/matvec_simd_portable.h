@@ -1,0 +1,98 @@
+// Plain C++ on 16-byte vector types: SSE2 on x86-64, NEON on ARM. Byte products are formed in 16 bits, even and odd
+// bytes apart, and widened once per few dwords.
+#pragma once
+
+namespace ls {
+
+constexpr uint32_t SIGNED_BIAS = 0;
+
+typedef int16_t S16 __attribute__((vector_size(16)));
+typedef uint16_t HalfBits __attribute__((vector_size(8)));
+typedef uint8_t FourBytes __attribute__((vector_size(4)));
+
+LS_INLINE S16 broadcast_dword(const int8_t *p) {
+    return reinterpret_cast<S16>(splat_u(load_u32(reinterpret_cast<const uint8_t *>(p))));
+}
+
+LS_INLINE S16 even_signed(S16 bytes) { return (bytes << 8) >> 8; }
+LS_INLINE S16 odd_signed(S16 bytes) { return bytes >> 8; }
+
+LS_INLINE I add_pairs(I sum, S16 products) {
+    const auto pairs = reinterpret_cast<I>(products);
+    return sum + ((pairs << 16) >> 16) + (pairs >> 16);
+}
+
+template <int N, int MAX_Q>
+LS_INLINE I dot(I sum, const U *q, const int8_t *a) {
+    constexpr int STEP = dwords_per_sum(MAX_Q) < N ? dwords_per_sum(MAX_Q) : N;
+    for (int j = 0; j < N; j += STEP) {
+        S16 products{};
+        for (int i = j; i < j + STEP; ++i) {
+            const S16 bytes = broadcast_dword(a + 4 * i);
+            products += reinterpret_cast<S16>(q[i] & 0x00ff00ffu) * even_signed(bytes);
+            products += reinterpret_cast<S16>((q[i] >> 8) & 0x00ff00ffu) * odd_signed(bytes);
+        }
+        sum = add_pairs(sum, products);
+    }
+    return sum;
+}
+
+template <int N>
+LS_INLINE I dot_signed(const U *q, const int8_t *a, int32_t) {
+    I sum{};
+    for (int j = 0; j < N; ++j) {
+        const auto weights = reinterpret_cast<S16>(q[j]);
+        const S16 bytes = broadcast_dword(a + 4 * j);
+        sum = add_pairs(sum, even_signed(weights) * even_signed(bytes) + odd_signed(weights) * odd_signed(bytes));
+    }
+    return sum;
+}
+
+// Half floats in the low 16 bits of every lane to floats; subnormal ones by the subtraction that normalises them.
+LS_INLINE F half_bits_to_float(U bits) {
+    const U sign = (bits & 0x8000u) << 16;
+    const U magnitude = (bits & 0x7fffu) << 13;
+    const U exponent = magnitude & 0x0f800000u;
+    const U bias = splat_u(112u << 23) + (reinterpret_cast<U>(exponent == 0x0f800000u) & (112u << 23));
+    const F smallest = reinterpret_cast<F>(splat_u(113u << 23));
+    const U subnormal = reinterpret_cast<U>(reinterpret_cast<F>(magnitude + (113u << 23)) - smallest);
+    const U is_subnormal = reinterpret_cast<U>(exponent == 0u);
+    return reinterpret_cast<F>((is_subnormal & subnormal) | (~is_subnormal & (magnitude + bias)) | sign);
+}
+
+LS_INLINE F halves(const uint8_t *p) {
+    HalfBits bits;
+    std::memcpy(&bits, p, sizeof bits);
+    return half_bits_to_float(__builtin_convertvector(bits, U));
+}
+
+LS_INLINE void half_pair(U value, F *low, F *high) {
+    *low = half_bits_to_float(value & 0xffffu);
+    *high = half_bits_to_float(value >> 16);
+}
+
+LS_INLINE U widen_bytes(const uint8_t *p) {
+    FourBytes bytes;
+    std::memcpy(&bytes, p, sizeof bytes);
+    return __builtin_convertvector(bytes, U);
+}
+
+LS_INLINE U lookup(const int8_t *table, U nibbles) {
+    uint8_t bytes[4 * LANES];
+    std::memcpy(bytes, &nibbles, sizeof bytes);
+    for (uint8_t &byte : bytes) {
+        byte = static_cast<uint8_t>(table[byte]);
+    }
+    U found;
+    std::memcpy(&found, bytes, sizeof found);
+    return found;
+}
+
+LS_INLINE void add_fifth_bits(U bits, U *q) {
+    unrolled<8>([&](auto j) LS_INLINE_LAMBDA {
+        const U four = (bits >> (4 * j)) & 15u;
+        q[j] |= ((four << 4) | (four << 11) | (four << 18) | (four << 25)) & 0x10101010u;
+    });
+}
+
+}  // namespace ls
