@@ -8,6 +8,7 @@ the dataclass covers an older version, in which the remaining fields keep their 
 import dataclasses
 import struct
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final, Generic, TypeVar
 
 from app.errors import LlamaServeError
@@ -31,9 +32,10 @@ class Layout(Generic[M]):
 
     def __init__(self, make: Callable[..., M], codes: str = "") -> None:
         self._make = make
-        self._codes = tuple(codes.split())
-        self._struct = struct.Struct("<" + "".join(_STRUCT_CODES.get(c, c) for c in self._codes))
-        self._fields = _field_names(make)[: len(self._codes)]
+        parts = codes.split()
+        self._struct = struct.Struct("<" + "".join(_STRUCT_CODES.get(c, c) for c in parts))
+        self._fields = _field_names(make)[: len(parts)]
+        self._special = tuple((i, code) for i, code in enumerate(parts) if code in _PACK)
 
     @property
     def size(self) -> int:
@@ -45,12 +47,9 @@ class Layout(Generic[M]):
 
         Raises: LlamaServeError when a value does not fit its field.
         """
-        values = [
-            _PACK[code](value) if code in _PACK else value
-            for code, value in zip(
-                self._codes, (getattr(message, name) for name in self._fields), strict=True
-            )
-        ]
+        values = [getattr(message, name) for name in self._fields]
+        for i, code in self._special:
+            values[i] = _PACK[code](values[i])
         try:
             return self._struct.pack(*values)
         except struct.error as error:
@@ -63,12 +62,10 @@ class Layout(Generic[M]):
         """
         if len(body) != self._struct.size:
             raise RemoteProtocolError(f"body of {len(body)} bytes: expected {self._struct.size}")
-        return self._make(
-            *(
-                _UNPACK[code](value) if code in _UNPACK else value
-                for code, value in zip(self._codes, self._struct.unpack(body), strict=True)
-            )
-        )
+        values = list(self._struct.unpack(body))
+        for i, code in self._special:
+            values[i] = _UNPACK[code](values[i])
+        return self._make(*values)
 
 
 def _field_names(make: object) -> tuple[str, ...]:
@@ -77,6 +74,8 @@ def _field_names(make: object) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(make))
 
 
+# A decode step writes to the same few tensors each time.
+@lru_cache(maxsize=256)
 def _unpack_one(raw: bytes) -> WireTensor:
     return unpack_tensors(raw)[0]
 

@@ -301,12 +301,8 @@ class Command:
     response: Codec | Raw | None = None
     tail: Tail = Tail.NONE
     versions: tuple[int, ...] = tuple(VERSIONS)
-
-    @property
-    def max_bytes(self) -> int | None:
-        """Largest body, None where the data's target sets the limit."""
-        limits = {Tail.NONE: self.request.size, Tail.GRAPH: MAX_GRAPH_BYTES, Tail.DATA: None}
-        return limits[self.tail]
+    max_bytes: int | None = None
+    """Largest body; None where the data's target sets the limit."""
 
 
 _SIZE = Layout(SizeReply, "Q")
@@ -315,7 +311,6 @@ _ALLOC = Layout(AllocBufferReply, "Q Q")
 _MEMORY = Layout(DeviceMemoryReply, "Q Q")
 _COUNT = Layout(DeviceCountReply, "I")
 _HELLO = Layout(HelloReply, "B B B B 24s")
-_COMM_INIT = Layout(CommInit, "I I I I 64s")
 _V7, _V8 = (7,), (8,)
 
 
@@ -327,7 +322,14 @@ def _row(
     tail: Tail = Tail.NONE,
     versions: tuple[int, ...] = tuple(VERSIONS),
 ) -> Command:
-    return Command(number, message, Layout(message, codes), response, tail, versions)
+    layout: Codec = Layout(message, codes)
+    limit = layout.size if tail is Tail.NONE else None
+    return Command(number, message, layout, response, tail, versions, limit)
+
+
+def _graph_row(has_uid: bool, versions: tuple[int, ...]) -> Command:
+    layout, number = GraphLayout(has_uid), Cmd.GRAPH_COMPUTE
+    return Command(number, GraphCompute, layout, None, Tail.GRAPH, versions, MAX_GRAPH_BYTES)
 
 
 COMMANDS: Final = (
@@ -341,8 +343,8 @@ COMMANDS: Final = (
     _row(Cmd.SET_TENSOR_HASH, SetTensorHash, "T Q Q", _FLAG),
     _row(Cmd.GET_TENSOR, GetTensor, "T Q Q", Raw.BYTES),
     _row(Cmd.COPY_TENSOR, CopyTensor, "T T", _FLAG),
-    Command(Cmd.GRAPH_COMPUTE, GraphCompute, GraphLayout(False), None, Tail.GRAPH, _V7),
-    Command(Cmd.GRAPH_COMPUTE, GraphCompute, GraphLayout(True), None, Tail.GRAPH, _V8),
+    _graph_row(False, _V7),
+    _graph_row(True, _V8),
     _row(Cmd.GET_DEVICE_MEMORY, GetDeviceMemory, "I", _MEMORY),
     _row(Cmd.INIT_TENSOR, InitTensor, "T"),
     _row(Cmd.GET_ALLOC_SIZE, GetAllocSize, "I T S", _SIZE),
@@ -353,7 +355,7 @@ COMMANDS: Final = (
     _row(Cmd.MEMSET_TENSOR, MemsetTensor, "T Q Q B"),
     _row(Cmd.SET_TENSOR_2D, SetTensor2D, "T Q Q Q Q", None, Tail.DATA, _V8),
     _row(Cmd.GET_TENSOR_2D, GetTensor2D, "T Q Q Q Q", Raw.BYTES, versions=_V8),
-    Command(Cmd.COMM_INIT, CommInit, _COMM_INIT, _FLAG, versions=_V8),
+    _row(Cmd.COMM_INIT, CommInit, "I I I I 64s", _FLAG, versions=_V8),
     _row(Cmd.COMM_ALLREDUCE, CommAllreduce, "I T", versions=_V8),
     _row(Cmd.COMM_FREE, CommFree, "I", versions=_V8),
 )

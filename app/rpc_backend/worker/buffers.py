@@ -3,13 +3,13 @@
 Handles are numbers of a table that belongs to one client, so another client's handle means nothing
 here. Addresses are arithmetic for the client's allocator (base + offset) and point nowhere: ranges
 never overlap and are never used twice by one client. Every tensor that a peer describes goes
-through `resolve_region` before anything touches memory.
+through `locate` before anything touches memory; `resolve_region` remembers its answers.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
-from typing import Final
+from typing import Final, NamedTuple
 
 from app.devices.base import Device
 from app.errors import GraphError
@@ -20,6 +20,7 @@ from app.rpc_backend.wire.tensor import WireTensor, to_tensor
 _FIRST_ADDRESS: Final = 1 << 40
 _ADDRESS_GRAIN: Final = 1 << 21
 _LAST_ADDRESS: Final = 1 << 62
+_MAX_LOCATED: Final = 256
 
 _handles = count(1)
 
@@ -33,6 +34,14 @@ class HeldBuffer:
     device_index: int
     device: Device
     buffer: Buffer
+
+
+class Located(NamedTuple):
+    """A tensor that lies inside a buffer with all its bytes."""
+
+    held: HeldBuffer
+    tensor: Tensor
+    n_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +65,7 @@ class BufferTable:
     def __init__(self) -> None:
         self._held: dict[int, HeldBuffer] = {}
         self._next_base = _FIRST_ADDRESS
+        self._located: dict[WireTensor, Located] = {}
 
     def __len__(self) -> int:
         return len(self._held)
@@ -96,12 +106,34 @@ class BufferTable:
         Raises: RemoteProtocolError.
         """
         held = self.get(handle)
+        self._located.clear()
         del self._held[handle]
         return held
 
     def resolve_region(self, wire: WireTensor, offset: int = 0, size: int | None = None) -> Region:
         """Check that a tensor lies inside one of this client's buffers, and `size` bytes from
-        `offset` on (all of it by default) inside the tensor.
+        `offset` on (all of it by default) inside the tensor. The tensor must not be changed.
+
+        Raises: RemoteProtocolError, GraphError naming the tensor and the range.
+        """
+        located = self._located.get(wire)
+        if located is None:
+            located = self.locate(wire)
+            if len(self._located) >= _MAX_LOCATED:
+                self._located.clear()
+            self._located[wire] = located
+        nbytes = located.n_bytes
+        size = nbytes - offset if size is None else size
+        if offset > nbytes or size > nbytes - offset:
+            raise GraphError(
+                f"tensor '{wire.label}': bytes {offset} to {offset + size}: "
+                f"expected a range within its {nbytes}"
+            )
+        return Region(located.held, located.tensor, offset, size)
+
+    def locate(self, wire: WireTensor) -> Located:
+        """Make a tensor of a description, after checking that all of it lies inside one of this
+        client's buffers.
 
         Raises: RemoteProtocolError, GraphError naming the tensor and the range.
         """
@@ -112,16 +144,10 @@ class BufferTable:
         held = self.get(wire.buffer)
         start = wire.data - held.base
         tensor = to_tensor(wire, held.buffer, start)
-        nbytes = tensor.nbytes
-        if start < 0 or start + nbytes > held.buffer.size:
+        n_bytes = tensor.nbytes
+        if start < 0 or start + n_bytes > held.buffer.size:
             raise GraphError(
-                f"tensor '{wire.label}': {nbytes} bytes at {wire.data:#x}: expected a range within "
-                f"{held.base:#x} + {held.buffer.size} bytes"
+                f"tensor '{wire.label}': {n_bytes} bytes at {wire.data:#x}: expected a range "
+                f"within {held.base:#x} + {held.buffer.size} bytes"
             )
-        size = nbytes - offset if size is None else size
-        if offset > nbytes or size > nbytes - offset:
-            raise GraphError(
-                f"tensor '{wire.label}': bytes {offset} to {offset + size}: "
-                f"expected a range within its {nbytes}"
-            )
-        return Region(held, tensor, offset, size)
+        return Located(held, tensor, n_bytes)

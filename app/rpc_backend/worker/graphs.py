@@ -87,10 +87,10 @@ def _place(wire: WireTensor, device: int, buffers: BufferTable) -> Tensor:
         if wire.data != 0:
             raise GraphError(f"tensor '{wire.label}': data {wire.data:#x} without a buffer")
         return to_tensor(wire)
-    region = buffers.resolve_region(wire)
-    if region.held.device_index != device:
-        region.tensor.buffer = None
-    return region.tensor
+    held, tensor, _ = buffers.locate(wire)
+    if held.device_index != device:
+        tensor.buffer = None
+    return tensor
 
 
 def _sources(wire: WireTensor, made: dict[int, Tensor]) -> tuple[Tensor | None, ...]:
