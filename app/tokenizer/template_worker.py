@@ -191,6 +191,9 @@ def _limit_resources() -> None:
 def main() -> None:
     """Serve until the other end closes."""
     _limit_resources()
+    # A process inherits ignored and blocked signals; this one must end the process.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
     with socket.socket(fileno=0) as channel:
         _serve(channel)
 

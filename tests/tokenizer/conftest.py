@@ -6,9 +6,14 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from hypothesis import settings
 
 from app.tokenizer.template_sandbox import TemplateSandbox
 from tests.helpers.assets import asset
+
+# Property tests have no deadline for one example: the machine may be shared.
+settings.register_profile("shared machine", deadline=None)
+settings.load_profile("shared machine")
 
 _WANTED: Final = ("models/ggml-vocab-", "models/templates/", "tests/test-chat-template.cpp")
 
