@@ -21,11 +21,11 @@ def translated(name: str) -> Iterator[None]:
     """
     try:
         yield
-    except RuntimeError as error:
+    except (RuntimeError, IndexError) as error:
         raise _our_error(name, error) from error
 
 
-def _our_error(name: str, error: RuntimeError) -> LlamaServeError:
+def _our_error(name: str, error: Exception) -> LlamaServeError:
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in text:
         return OutOfMemoryError(f"{name}: {text}")

@@ -106,7 +106,8 @@ def _rope(op: Op, sources: Sources, params: Params) -> Inferred:
     _check(in_row and even, op, a, want=f"even n_dims {rope.n_dims} within the row")
     factors = sources[2] if len(sources) > 2 else None
     if factors is not None:
-        fits = factors.type == GGMLType.F32 and factors.ne[0] >= rope.n_dims // 2
+        long_enough = factors.ne[0] >= rope.n_dims // 2 and 0 not in factors.ne
+        fits = factors.type == GGMLType.F32 and long_enough
         _check(fits, op, a, factors, want="F32 frequency factors [n_dims/2]")
     return a.type, a.ne
 

@@ -35,6 +35,11 @@ class KernelTable(Generic[ContextT]):
     def __init__(self, rows: Mapping[Op, Kernel[ContextT]]) -> None:
         self._rows = dict(rows)
 
+    @property
+    def ops(self) -> frozenset[Op]:
+        """The operations that have a kernel."""
+        return frozenset(self._rows)
+
     def supports(self, node: Tensor) -> str | None:
         """Return why `node` cannot run, or None when it can."""
         if node.op in VIEW_OPS:

@@ -9,7 +9,7 @@ import torch
 from app.devices.base import DeviceInfo, DeviceKind
 from app.devices.torch_device import TorchDevice
 from app.errors import GraphError, UnsupportedError
-from app.ggml.op_params import Params
+from app.ggml.op_params import Params, RopeParams
 from app.ggml.ops import Op, UnaryOp
 from app.ggml.types import GGMLType
 from tests.kernels import harness
@@ -91,3 +91,10 @@ def test_supports_agrees_with_compute(device: TorchDevice) -> None:
     node.op = Op.CONV_2D
     reason = device.unsupported([node])
     assert reason is not None and "CONV_2D 'fine'" in reason
+
+
+def test_empty_frequency_factors_are_refused(device: TorchDevice) -> None:
+    rope = RopeParams(8, 0, 512, 10000.0, 1.0, 0.0, 1.0, 32.0, 1.0).pack()
+    sources = (Source((8, 1, 2)), Source((2,), I32, harness.below(9)), Source((4, 0)))
+    with pytest.raises(GraphError, match="frequency factors"):
+        harness.run(device, Case("rope", Op.ROPE, sources, rope))
