@@ -91,8 +91,8 @@ def test_thousands_of_special_tokens_cost_next_to_nothing() -> None:
     found = splitter(NUMBERED)
     text = "if x < 10 and y ~< 20:\n        return ~<unused17>\n" * 1000
     found.split(text, parse_special=True)
-    start = time.perf_counter()
+    start = time.thread_time()
     pieces = found.split(text, parse_special=True)
     assert sum(isinstance(piece, int) for piece in pieces) == 1000
     # A pass per token over 50 kB takes 30 ms at best even where each pass finds nothing.
-    assert time.perf_counter() - start < 0.03
+    assert time.thread_time() - start < 0.03
