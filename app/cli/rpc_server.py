@@ -163,7 +163,7 @@ def _run(options: Options) -> int:
         devices = open_devices(options.devices, options.threads)
         server = RpcServer(listener, devices, ServerSettings(options.version, cache))
         _stop_on_signals(server)
-        _announce(f"{options.host}:{server.port}", options, cache, devices)
+        _announce(server.port, options, cache, devices)
         if not server.serve():
             # A thread inside a kernel cannot be ended, and the interpreter must not be taken down
             # around it.
@@ -197,10 +197,11 @@ def _warn_when_open(host: str) -> None:
 
 
 def _announce(
-    endpoint: str, options: Options, cache: TensorCache | None, devices: Sequence[Device]
+    port: int, options: Options, cache: TensorCache | None, devices: Sequence[Device]
 ) -> None:
+    host = f"[{options.host}]" if ":" in options.host else options.host
     print(f"Starting RPC server v{VERSIONS[options.version]} (llama-serve {BUILD_INFO})")
-    print(f"  endpoint       : {endpoint}")
+    print(f"  endpoint       : {host}:{port}")
     print(f"  local cache    : {'n/a' if cache is None else cache.folder}")
     print("Devices:")
     for device in devices:

@@ -87,6 +87,15 @@ def test_two_devices_have_their_own_memory() -> None:
     assert (len(small.buffers), len(large.buffers)) == (0, 1)
 
 
+def test_a_copy_from_one_device_to_another_goes_through_the_worker() -> None:
+    here, there = NullDevice("A"), NullDevice("B")
+    link = MemoryLink([here, there])
+    source = link.put(vector(), link.alloc(64, device=0))
+    target = link.put(vector(), link.alloc(64, device=1))
+    assert link.call(m.CopyTensor(source, target)) == m.FlagReply(1)
+    assert (here.bytes_read, there.bytes_written) == (64, 64)
+
+
 @pytest.mark.parametrize("size", [(1 << 20) + 1, 1 << 62, TOP])
 def test_too_large_a_buffer_gets_no_handle(link: MemoryLink, size: int) -> None:
     assert link.call(m.AllocBuffer(0, size)) == m.AllocBufferReply(0, 0)

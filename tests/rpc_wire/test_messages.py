@@ -10,6 +10,7 @@ import pytest
 from app.errors import LlamaServeError
 from app.rpc_backend.errors import LocalProtocolError, RemoteProtocolError
 from app.rpc_backend.wire import messages as m
+from app.rpc_backend.wire.commands import Raw, Tail, command_by_number, command_of
 from app.rpc_backend.wire.constants import VERSIONS, Cmd
 from app.rpc_backend.wire.graph_codec import GraphCompute
 from app.rpc_backend.wire.tensor import NULL_TENSOR, TENSOR_BYTES, WireTensor
@@ -111,7 +112,7 @@ REPLIES: Final = [
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"v{c[0]}-{type(c[1]).__name__}")
 def test_requests_have_exactly_the_described_bytes(case: tuple[int, m.Message, bytes]) -> None:
     version, message, *parts = case
-    command = m.command_of(message, version)
+    command = command_of(message, version)
     body = b"".join(parts)
     assert command.request.pack(message) == body
     assert command.request.unpack(body) == message
@@ -121,17 +122,17 @@ def test_requests_have_exactly_the_described_bytes(case: tuple[int, m.Message, b
 def test_replies_have_exactly_the_described_bytes(case: tuple[Cmd, m.Message, bytes]) -> None:
     number, message, body = case
     for version in VERSIONS:
-        command = m.command_by_number(number, version)
+        command = command_by_number(number, version)
         assert command is not None
-        assert not isinstance(command.response, m.Raw | None)
+        assert not isinstance(command.response, Raw | None)
         assert command.response.pack(message) == body
         assert command.response.unpack(body) == message
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_command_of_a_version_is_covered_by_hand(version: int) -> None:
-    covered = {m.command_of(case[1], version).number for case in CASES if case[0] == version}
-    known = {number for number in Cmd if m.command_by_number(number, version) is not None}
+    covered = {command_of(case[1], version).number for case in CASES if case[0] == version}
+    known = {number for number in Cmd if command_by_number(number, version) is not None}
     assert covered == known == set(range(18 if version == 7 else 23))
 
 
@@ -143,15 +144,15 @@ def test_what_stock_peers_sent_is_read_and_written_back_unchanged(version: int) 
     }
     for name, (request, reply) in frames.items():
         number, size = struct.unpack_from("<BQ", request)
-        command = m.command_by_number(number, version)
+        command = command_by_number(number, version)
         assert command is not None
         assert command.number.name == name
         assert size == len(request) - 9
-        end = 9 + command.request.size if command.tail is m.Tail.DATA else len(request)
+        end = 9 + command.request.size if command.tail is Tail.DATA else len(request)
         body = request[9:end]
         assert command.request.pack(command.request.unpack(body)) == body, name
         assert (reply is None) == (command.response is None), name
-        if reply is not None and not isinstance(command.response, m.Raw | None):
+        if reply is not None and not isinstance(command.response, Raw | None):
             body = reply[8:]
             assert command.response.pack(command.response.unpack(body)) == body, name
 
@@ -159,7 +160,7 @@ def test_what_stock_peers_sent_is_read_and_written_back_unchanged(version: int) 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_stock_graph_reads_as_the_model_that_it_is(version: int) -> None:
     request, _ = captured(version)["GRAPH_COMPUTE"]
-    command = m.command_by_number(10, version)
+    command = command_by_number(10, version)
     assert command is not None
     graph = command.request.unpack(request[9:])
     assert isinstance(graph, GraphCompute)
@@ -173,14 +174,14 @@ def test_a_stock_graph_reads_as_the_model_that_it_is(version: int) -> None:
 def test_a_value_that_does_not_fit_its_field_is_named() -> None:
     message = m.AllocBuffer(1 << 32, 0)
     with pytest.raises(LlamaServeError, match="AllocBuffer"):
-        m.command_of(message).request.pack(message)
+        command_of(message).request.pack(message)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_body_of_another_length_is_refused(version: int) -> None:
     for number in Cmd:
-        command = m.command_by_number(number, version)
-        if command is None or command.tail is m.Tail.GRAPH:
+        command = command_by_number(number, version)
+        if command is None or command.tail is Tail.GRAPH:
             continue
         with pytest.raises(RemoteProtocolError, match=str(command.request.size)):
             command.request.unpack(bytes(command.request.size + 1))
@@ -189,9 +190,9 @@ def test_a_body_of_another_length_is_refused(version: int) -> None:
 def test_version_7_lacks_the_requests_of_version_8() -> None:
     for message in (m.CommFree(0), m.SetTensor2D(TENSOR, 0, 0, 0, 0)):
         with pytest.raises(LocalProtocolError, match="version 7"):
-            m.command_of(message, 7)
+            command_of(message, 7)
 
 
 def test_version_7_has_no_room_for_a_uid() -> None:
-    packed = m.command_of(m.GraphRecompute(1), 7).request.pack(m.GraphRecompute(1, 77))
+    packed = command_of(m.GraphRecompute(1), 7).request.pack(m.GraphRecompute(1, 77))
     assert packed == u32(1)

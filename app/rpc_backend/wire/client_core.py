@@ -14,19 +14,10 @@ from app.rpc_backend.errors import (
     RemoteProtocolError,
     VersionMismatchError,
 )
+from app.rpc_backend.wire.commands import Command, Raw, Tail, command_of
 from app.rpc_backend.wire.constants import VERSIONS, Cmd, ProtocolVersion
 from app.rpc_backend.wire.framing import REQUEST_HEADER, RESPONSE_HEADER, ReceiveBuffer
-from app.rpc_backend.wire.messages import (
-    Command,
-    GetTensor,
-    GetTensor2D,
-    Hello,
-    HelloReply,
-    Message,
-    Raw,
-    Tail,
-    command_of,
-)
+from app.rpc_backend.wire.messages import GetTensor, GetTensor2D, Hello, HelloReply, Message
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Dataclass ↔ packed struct, from a list of field codes.
 
-`messages.py` gives each message such a list; it reads like the protocol's own table. Codes: B, I, Q
+`commands.py` gives each message such a list; it reads like the protocol's own table. Codes: B, I, Q
 as in struct, `24s` bytes, T one tensor, S the ten sources of GET_ALLOC_SIZE. A list shorter than
 the dataclass covers an older version, in which the remaining fields keep their defaults.
 """

@@ -2,7 +2,7 @@
 
 Used as h11 is: bytes go in through `writable()` and `wrote()`, `next_request()` returns one request
 after the other or None when more bytes are needed, and `reply()` returns the bytes to send. The
-first request must be HELLO; every other rule is a row of `messages.COMMANDS`. After a
+first request must be HELLO; every other rule is a row of `commands.COMMANDS`. After a
 RemoteProtocolError the conversation is over. Not thread-safe.
 """
 
@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 from app.rpc_backend.errors import LocalProtocolError, RemoteProtocolError
+from app.rpc_backend.wire.commands import Command, Raw, Tail, command_by_number
 from app.rpc_backend.wire.constants import CHUNK_BYTES, Cmd
 from app.rpc_backend.wire.framing import REQUEST_HEADER, RESPONSE_HEADER, ReceiveBuffer
 from app.rpc_backend.wire.layout import Body
-from app.rpc_backend.wire.messages import Command, Message, Raw, Tail, command_by_number
+from app.rpc_backend.wire.messages import Message
 
 
 @dataclass(frozen=True, slots=True)
