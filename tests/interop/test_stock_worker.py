@@ -132,7 +132,8 @@ def test_a_graph_computes_what_numpy_computes_and_again(device: RpcDevice) -> No
 
 def test_quantised_weights_with_odd_rows_are_announced_and_multiply(device: RpcDevice) -> None:
     graph, w, x, y = product(GGMLType.Q4_0)
-    assert device.alloc_size(w) >= w.nbytes
+    for tensor in (w, *graph.nodes):
+        assert device.alloc_size(tensor) >= tensor.nbytes
     spread_graph(device, graph)
     device.init_tensor(w)
     rng = np.random.default_rng(2)

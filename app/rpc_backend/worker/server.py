@@ -130,7 +130,8 @@ class RpcServer:
             self._make_room("out of file descriptors")
             threading.Event().wait(_ACCEPT_PAUSE_S)
             return
-        name = f"{address[0]}:{address[1]}"
+        host, port = address[:2]
+        name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         if self.n_clients >= self._settings.max_clients and not self._make_room("too many clients"):
             log.warning("%s: refused: %d clients hold memory here", name, self.n_clients)
             sock.close()

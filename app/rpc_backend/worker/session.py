@@ -20,7 +20,7 @@ from app.rpc_backend.worker.tensor_cache import TensorCache
 log = logging.getLogger(__name__)
 
 DETAIL: Final = 5
-"""Level below DEBUG, at which requests are logged with all their fields."""
+"""Level below DEBUG, at which requests are shown with all their fields."""
 
 
 class SessionError(LlamaServeError):
@@ -81,8 +81,7 @@ class Session:
     def _handle(self, request: Request) -> Iterator[Body]:
         message, name = request.message, request.command.number.name
         if log.isEnabledFor(logging.DEBUG) and (request.chunk is None or request.chunk.at == 0):
-            log.debug("%s: %s", self.state.peer, name)
-            log.log(DETAIL, "%s: %s", self.state.peer, message)
+            log.debug("%s: %s", self.state.peer, message if log.isEnabledFor(DETAIL) else name)
         try:
             if request.chunk is not None:
                 DATA_HANDLERS[type(message)](self.state, message, request.chunk)
