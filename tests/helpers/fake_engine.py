@@ -78,7 +78,7 @@ def timings(request: GenerationRequest, n_predicted: int) -> Timings:
 
 def logprobs(request: GenerationRequest, token: int) -> tuple[TokenLogprobs, ...]:
     """As many candidates as asked for, the token itself the best of them."""
-    n = request.sampling.n_probs
+    n = min(request.sampling.n_probs, 256)  # the vocabulary has no more
     top = tuple(TokenLogprob((token + i) % 256, -0.5 - i) for i in range(n))
     return (TokenLogprobs(token, -0.5, top),) if n else ()
 
