@@ -25,7 +25,7 @@ from app.rpc_backend.worker.tensor_cache import TensorCache
 log = logging.getLogger(__name__)
 
 _BACKLOG: Final = 128
-_STOP_TIMEOUT_S: Final = 5.0
+_STOP_TIMEOUT_S: Final = 3.0
 _ACCEPT_PAUSE_S: Final = 0.1
 
 
