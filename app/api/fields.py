@@ -6,12 +6,13 @@ that names the field.
 """
 
 import math
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from app.api.json_value import Json, JsonObject, type_name
 from app.errors import RequestError
 
-INT32_MAX = 2**31 - 1
+INT32_MAX: Final = 2**31 - 1
+MAX_TEXTS: Final = 1024
 
 
 def wrong_type(name: str, value: Json, expected: str) -> NoReturn:
@@ -77,8 +78,10 @@ def array(body: JsonObject, name: str) -> list[Json]:
 
 
 def texts(body: JsonObject, name: str) -> tuple[str, ...]:
-    """Return a field that is an array of strings, or (). Raises: RequestError."""
+    """Return a field that is an array of up to MAX_TEXTS strings, or (). Raises: RequestError."""
     found: list[str] = []
+    if len(array(body, name)) > MAX_TEXTS:
+        raise RequestError(f"'{name}' has more than {MAX_TEXTS} items", name)
     for i, item in enumerate(array(body, name)):
         if not isinstance(item, str):
             wrong_type(f"{name}[{i}]", item, "a string")

@@ -63,14 +63,19 @@ class GenerationResponse(Response):
                     job.submitted(generation.id)
                 if job.stream:
                     await self._send_stream(feed, send)
-                    return
-                body = await whole_answer(feed, job.transcripts, job.dialect)
-            await json_response(body)(scope, receive, send)
+                else:
+                    body = await whole_answer(feed, job.transcripts, job.dialect)
+            if job.stream:
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+            else:
+                await json_response(body)(scope, receive, send)
         except ClientGoneError:
             _log.debug("client gone, generations cancelled")
 
     async def _send_stream(self, feed: Feed, send: Send) -> None:
-        """Send the stream; what fails before its first item is raised, later it is an event."""
+        """Send all but the stream's end; what fails before its first item is raised, later it is
+        an event.
+        """
         job, begun = self._job, False
         items = stream_answer(feed, job.transcripts, job.dialect, job.ping_interval_s)
         try:
@@ -88,4 +93,3 @@ class GenerationResponse(Response):
             await send({"type": "http.response.body", "body": sse_event(event), "more_body": True})
         finally:
             await items.aclose()
-        await send({"type": "http.response.body", "body": b"", "more_body": False})

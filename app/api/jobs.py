@@ -6,6 +6,7 @@ may insist on a slot.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Final
 
 from app.api.dialects.base import Answer, Dialect, new_answer
 from app.api.generation import GenerationResponse, Job
@@ -14,9 +15,13 @@ from app.api.options import RequestOptions, read_options
 from app.api.prompt import Tokens
 from app.api.service import Service
 from app.api.transcript import Transcript
+from app.engine.facade import ModelInfo
 from app.engine.request import GenerationRequest, Grammar
+from app.errors import RequestError
 from app.sampling.params import SamplingParams
 from app.sampling.rng import RANDOM_SEED
+
+_MAX_PROBABILITIES: Final = 4_000_000
 
 
 def generate(
@@ -28,13 +33,15 @@ def generate(
 ) -> GenerationResponse:
     """Return the response that runs every choice of every prompt."""
     engine, settings = service.engine, service.settings
+    if not options.stream:
+        _check_probabilities(options, engine.model, len(prompts))
     requests = [
         _request(service, options, prompt, grammar, choice)
         for prompt in prompts
         for choice in range(options.n_cmpl)
     ]
     transcripts = [
-        Transcript(index, index // options.n_cmpl, request)
+        Transcript(index, index // options.n_cmpl, request, keeps_logprobs=not options.stream)
         for index, request in enumerate(requests)
     ]
     answer = new_answer(settings.model_name, options, engine.tokenizer, settings.defaults.special)
@@ -53,6 +60,18 @@ def generate(
 def options_for(service: Service, body: JsonObject) -> RequestOptions:
     """Return the options of a request to this server. Raises: RequestError."""
     return read_options(body, service.settings.defaults, service.engine.n_slots)
+
+
+def _check_probabilities(options: RequestOptions, model: ModelInfo, n_prompts: int) -> None:
+    """Refuse to hold more probabilities than memory is for; a stream holds none."""
+    n_tokens = min(options.n_predict, model.n_ctx) if options.n_predict >= 0 else model.n_ctx
+    n_entries = min(options.sampling.n_probs, model.n_vocab) * n_tokens
+    if n_entries * n_prompts * options.n_cmpl > _MAX_PROBABILITIES:
+        raise RequestError(
+            f"{options.sampling.n_probs} probabilities of up to {n_tokens} tokens are too many for "
+            "one answer: ask for fewer, limit the tokens, or stream",
+            "n_probs",
+        )
 
 
 def _request(

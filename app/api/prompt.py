@@ -5,6 +5,8 @@ text that begins a prompt. See tokenize_input_prompts in llama.cpp's
 tools/server/server-common.cpp.
 """
 
+from typing import Final
+
 from app.api import fields
 from app.api.errors import SERVER, ApiError
 from app.api.json_value import Json, type_name
@@ -12,6 +14,8 @@ from app.errors import RequestError
 from app.tokenizer.base import Tokenizer
 
 Tokens = tuple[int, ...]
+
+MAX_PROMPTS: Final = 1024
 
 
 def tokenize_prompts(tokenizer: Tokenizer, prompt: Json) -> list[Tokens]:
@@ -22,6 +26,11 @@ def tokenize_prompts(tokenizer: Tokenizer, prompt: Json) -> list[Tokens]:
     if isinstance(prompt, list) and not any(_is_id(item) for item in prompt):
         if not prompt:
             raise RequestError("'prompt' must not be empty", "prompt")
+        if len(prompt) > MAX_PROMPTS:
+            raise RequestError(
+                f"{len(prompt)} prompts are too many for one request: expected up to {MAX_PROMPTS}",
+                "prompt",
+            )
         return [_one_prompt(tokenizer, item) for item in prompt]
     return [_one_prompt(tokenizer, prompt)]
 

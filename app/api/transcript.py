@@ -23,11 +23,15 @@ from app.sampling.logprobs import TokenLogprobs
 
 @dataclass(slots=True)
 class Transcript:
-    """One choice of an answer; `prompt_index` tells which of the request's prompts it continues."""
+    """One choice of an answer; `prompt_index` tells which of the request's prompts it continues.
+
+    A stream has told its log-probabilities already, so it need not keep them.
+    """
 
     index: int
     prompt_index: int
     request: GenerationRequest
+    keeps_logprobs: bool = True
     started: Started | None = None
     finished: Finished | None = None
     timings: Timings | None = None
@@ -48,7 +52,8 @@ class Transcript:
                 self.n_pieces += 1
                 self.texts.append(event.text)
                 self.tokens += event.tokens
-                self.logprobs += event.logprobs
+                if self.keeps_logprobs:
+                    self.logprobs += event.logprobs
                 self.n_decoded = event.n_decoded
                 self.timings = event.timings
             case Finished():

@@ -230,6 +230,9 @@ def test_fields_that_clients_add_are_ignored(server: LiveServer) -> None:
         ({"prompt": [999]}, "token"),
         ({"prompt": [["a", ["b"]]]}, "prompt"),
         ({"prompt": None}, "prompt"),
+        ({"prompt": ["a"] * 1025}, "prompts"),
+        ({"stop": ["a"] * 1025}, "stop"),
+        ({"n_probs": 10**6, "prompt": ["a"] * 1000}, "probabilities"),
     ],
 )
 def test_wrong_fields_are_named(server: LiveServer, field: dict[str, object], named: str) -> None:
