@@ -1,10 +1,13 @@
 """Local devices by the names that ggml gives them: CUDA0… (ROCm0… on AMD), XPU0…, MPS, CPU.
 
 Called by the command lines, for the worker and for the main host. torch is imported inside the
-functions, so that a main host with everything on workers never loads it.
+functions, and not even asked on a Linux host without any driver's device file, so that a main host
+with everything on workers never loads it.
 """
 
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.devices.base import Device, DeviceInfo, DeviceKind
@@ -15,6 +18,9 @@ if TYPE_CHECKING:
     import torch
 
 CPU = "CPU"
+DEV = Path("/dev")
+# Files that the drivers of NVIDIA, AMD, Intel and of Windows' Linux make.
+_DRIVER_FILES = ("nvidia*", "nvhost*", "nvgpu*", "nvmap", "kfd", "dri/render*", "dxg", "accel*")
 
 
 def list_device_names() -> list[str]:
@@ -51,7 +57,15 @@ def open_devices(names: Sequence[str] | None, threads: int | None) -> list[Devic
     return [TorchDevice(_info(name, available[name]), available[name]) for name in chosen]
 
 
+def _may_have_accelerators() -> bool:
+    if sys.platform != "linux":
+        return True
+    return any(True for pattern in _DRIVER_FILES for _ in DEV.glob(pattern))
+
+
 def _accelerators() -> "dict[str, torch.device]":
+    if not _may_have_accelerators():
+        return {}
     import torch
 
     found: dict[str, torch.device] = {}

@@ -2,10 +2,12 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
+from app.devices import registry
 from app.devices.base import DeviceKind
 from app.devices.registry import list_device_names, open_devices
 from app.errors import ConfigError
@@ -47,6 +49,26 @@ def test_threads_below_one_are_refused() -> None:
         open_devices(["CPU"], 0)
 
 
-def test_importing_the_registry_does_not_load_torch() -> None:
-    code = "import sys, app.devices.registry; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+def test_a_host_without_drivers_lists_its_devices_without_torch(tmp_path: Path) -> None:
+    (tmp_path / "nvme0").touch()
+    code = f"""
+import pathlib, sys
+from app.devices import registry
+registry.DEV = pathlib.Path({str(tmp_path)!r})
+assert registry.list_device_names() == ["CPU"]
+sys.exit("torch" in sys.modules)
+"""
+    root = Path(__file__).resolve().parents[2]
+    assert subprocess.run([sys.executable, "-c", code], check=False, cwd=root).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["nvidia0", "kfd", "dri/renderD128", "dxg"])
+def test_a_drivers_file_makes_torch_look_for_accelerators(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / "dri").mkdir()
+    (tmp_path / name).touch()
+    monkeypatch.setattr(registry, "DEV", tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert registry.list_device_names()[:2] == ["CUDA0", "CUDA1"]
