@@ -1,0 +1,42 @@
+// Rounding floats to bf16 in registers, where the level has the instruction (Intel SDM, VCVTNE2PS2BF16: to nearest even,
+// subnormals to zero).
+#pragma once
+
+#if defined(__AVX512BF16__)
+#define LS_HAS_PAIRS
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace ls {
+
+// 32 consecutive floats to 32 consecutive bf16.
+inline __m512i to_bf16(__m512 first, __m512 second) {
+    return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first));
+}
+
+// The floats that the first and the last 16 of 32 bf16 stand for.
+inline __m512 first_floats(__m512i halves) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(halves)), 16));
+}
+
+inline __m512 last_floats(__m512i halves) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(halves, 1)), 16));
+}
+
+// Two floats of every lane to a dword of two bf16, the even one in its low half.
+inline void store_pairs(uint8_t *line, __m512 even, __m512 odd) {
+    const __m512i interleave = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+                                                21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    _mm512_store_si512(line, _mm512_permutexvar_epi16(interleave, to_bf16(even, odd)));
+}
+
+// What is left of 32 floats when their bf16 `high` is taken away, as bf16.
+inline __m512i low_part(__m512 first, __m512 second, __m512i high) {
+    return to_bf16(_mm512_sub_ps(first, first_floats(high)), _mm512_sub_ps(second, last_floats(high)));
+}
+
+}  // namespace ls
+
+#endif
