@@ -6,10 +6,8 @@ imported when something has to run here, so that a main host with everything on 
 and starts quickly.
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from app.devices.base import Device
 from app.engine.facade import WorkerStats
@@ -17,7 +15,6 @@ from app.errors import ConfigError
 from app.rpc_backend.client.connect import open_workers
 from app.rpc_backend.client.device import RpcDevice
 
-ACCELERATOR_NODES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dri/renderD128")
 NO_DEVICES = ("none",)
 
 
@@ -83,8 +80,6 @@ def open_pool(endpoints: Sequence[str], names: tuple[str, ...] | None, threads: 
 
 
 def _local_accelerators() -> list[Device]:
-    if sys.platform != "darwin" and not any(Path(node).exists() for node in ACCELERATOR_NODES):
-        return []
     from app.devices.registry import list_device_names, open_devices
 
     names = [name for name in list_device_names() if name != "CPU"]
