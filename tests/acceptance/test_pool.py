@@ -10,8 +10,10 @@ import pytest
 from tests.acceptance.measure import CLEAR_MARGIN, STOCK_DISTANCE, Record, distance, report
 from tests.helpers.assets import asset
 from tests.helpers.local_engine import running_engine, small_run
+from tests.helpers.process import own_worker
 from tests.helpers.prompts import PROMPTS
-from tests.helpers.worker_processes import our_worker, our_workers, stock_worker
+from tests.helpers.server_process import own_workers
+from tests.helpers.stock_peers import stock_worker
 
 N_PREDICT = 24
 TEXT_PROMPTS = PROMPTS[:4]
@@ -21,9 +23,9 @@ pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
-def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+def workers() -> Iterator[list[str]]:
     """Three of our workers."""
-    with our_workers(3, tmp_path_factory.mktemp("workers")) as endpoints:
+    with own_workers(3) as endpoints:
         yield endpoints
 
 
@@ -61,13 +63,16 @@ def test_layers_kept_on_the_host_give_the_local_text(workers: list[str]) -> None
 @pytest.mark.parametrize("name", ["smollm2", "gemma3"])
 @pytest.mark.parametrize("kind", ["two stock workers", "one stock and one of ours"])
 def test_stock_workers_are_no_farther_from_exact_than_stock_llama_cpp(
-    name: str, kind: str, tmp_path: Path, record_property: Record
+    name: str, kind: str, record_property: Record
 ) -> None:
-    path, peer = asset(name), asset("peer_v8")
+    path = asset(name)
     with ExitStack() as stack:
-        rpc = [stack.enter_context(stock_worker(peer, tmp_path))]
-        other = stock_worker(peer, tmp_path) if kind.startswith("two") else our_worker(tmp_path)
-        rpc.append(stack.enter_context(other))
+        ports = [stack.enter_context(stock_worker(8))]
+        if kind == "two stock workers":
+            ports.append(stack.enter_context(stock_worker(8)))
+        else:
+            ports.append(stack.enter_context(own_worker())[1])
+        rpc = [f"127.0.0.1:{port}" for port in ports]
         with running_engine(small_run(path, rpc)) as asker:
             distances = [distance(asker, path, prompt) for prompt in PROMPTS]
     report(f"{name} on {kind}", distances, record_property)

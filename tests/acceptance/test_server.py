@@ -11,8 +11,13 @@ from openai.types.chat import ChatCompletionMessageParam
 
 from tests.acceptance.measure import Record
 from tests.helpers.assets import asset
-from tests.helpers.server_process import Server, run_server_to_its_end, running_server
-from tests.helpers.worker_processes import free_port, our_workers
+from tests.helpers.process import free_port
+from tests.helpers.server_process import (
+    Server,
+    own_workers,
+    run_server_to_its_end,
+    running_server,
+)
 
 MEMORY_ALLOWANCE_BYTES = 600_000_000
 CANCEL_TIMEOUT_S = 2.0
@@ -24,14 +29,12 @@ pytestmark = [pytest.mark.model, pytest.mark.timeout(180)]
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server() -> Iterator[Server]:
     """SmolLM2 over two workers, two slots."""
-    folder = tmp_path_factory.mktemp("server")
-    with our_workers(2, folder) as endpoints:
+    with own_workers(2) as endpoints:
         arguments = ["-m", str(asset("smollm2")), "--rpc", ",".join(endpoints), "-ngl", "99"]
-        with running_server(
-            folder, *arguments, "-c", "4096", "-np", "2", "-ub", "128", "--metrics"
-        ) as running:
+        sizes = ["-c", "4096", "-np", "2", "-ub", "128"]
+        with running_server(*arguments, *sizes, "--metrics") as running:
             yield running
 
 

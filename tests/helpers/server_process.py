@@ -2,61 +2,62 @@
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 
-from tests.helpers.worker_processes import free_port, process_on_port
+from tests.helpers.eventually import eventually
+from tests.helpers.process import Running, free_port, listens, own_worker, running
 
-READY_TIMEOUT_S = 90.0
-POLL_S = 0.1
+START_TIMEOUT_S = 60
+READY_TIMEOUT_S = 90
 LLAMA_SERVE = (sys.executable, "-c", "from app.cli.serve import main; raise SystemExit(main())")
 
 
 @dataclass(frozen=True)
 class Server:
-    """A running server: where it listens, its process id, its log."""
+    """A running server and where it listens."""
 
     url: str
-    pid: int
-    log: Path
+    running: Running
 
     def peak_rss_bytes(self) -> int:
         """The most memory that the process has had resident (VmHWM)."""
-        status = Path(f"/proc/{self.pid}/status").read_text()
+        status = Path(f"/proc/{self.running.process.pid}/status").read_text()
         line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
         return int(line.split()[1]) << 10
 
-
-def wait_until_ready(url: str, log: Path) -> None:
-    """Poll /health; 503 means that the model is loading."""
-    deadline = time.monotonic() + READY_TIMEOUT_S
-    while time.monotonic() < deadline:
-        answer = httpx.get(f"{url}/health", timeout=10)
-        if answer.status_code == 200:
-            return
-        assert answer.status_code == 503, answer.text
-        time.sleep(POLL_S)
-    raise AssertionError(f"not ready within {READY_TIMEOUT_S} s: {log.read_text()}")
+    def is_ready(self) -> bool:
+        """Whether the model is loaded; until then /health must say 503."""
+        assert self.running.process.poll() is None, self.running.output
+        status = httpx.get(f"{self.url}/health", timeout=10).status_code
+        assert status in (200, 503), self.running.output
+        return status == 200
 
 
 @contextmanager
-def running_server(folder: Path, *arguments: str) -> Iterator[Server]:
+def running_server(*arguments: str) -> Iterator[Server]:
     """Run `llama-serve` with these arguments on a free port until the block ends."""
     port = free_port()
-    log = folder / f"server-{port}.log"
-    command = [*LLAMA_SERVE, "--port", str(port), *arguments]
-    with process_on_port(command, port, log) as process:
-        url = f"http://{process.endpoint}"
-        wait_until_ready(url, log)
-        yield Server(url, process.pid, log)
+    with running([*LLAMA_SERVE, "--port", str(port), *arguments]) as process:
+        eventually(lambda: process.process.poll() is not None or listens(port), START_TIMEOUT_S)
+        server = Server(f"http://127.0.0.1:{port}", process)
+        eventually(server.is_ready, READY_TIMEOUT_S)
+        yield server
 
 
 def run_server_to_its_end(*arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run `llama-serve` when it is expected to refuse."""
     command = [*LLAMA_SERVE, "--port", str(free_port()), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@contextmanager
+def own_workers(n: int) -> Iterator[list[str]]:
+    """Run several of our workers and yield their endpoints."""
+    with ExitStack() as stack:
+        ports = [stack.enter_context(own_worker())[1] for _ in range(n)]
+        yield [f"127.0.0.1:{port}" for port in ports]

@@ -217,3 +217,29 @@ def test_small_inputs_leave_with_the_request_that_needs_them() -> None:
             device.set_tensor(x, bytes(8))
         assert device.get_tensor(x, 0, 4).result(10) == b"abcd"
     assert sizes == [4 * (9 + 305 + 8) + 9 + 312]
+
+
+def test_large_parts_arrive_whole_and_in_order() -> None:
+    sizes = [3 << 20, 10, (1 << 20) + 1, 1 << 20, 7]
+    header = 9 + 305
+    received = bytearray()
+
+    def script(sock: socket.socket) -> None:
+        give_buffer(sock)
+        go.wait(20)
+        while len(received) < sum(sizes) + header * len(sizes):
+            received.extend(sock.recv(1 << 16))
+        done.set()
+        wait_for_end(sock)
+
+    go, done = threading.Event(), threading.Event()
+    with device_of(script) as device:
+        x = tensor_in(device)
+        for i, size in enumerate(sizes):
+            device.set_tensor(x, bytes([i + 1]) * size)
+        device.get_tensor(x, 0, 4)
+        go.set()
+        assert done.wait(20)
+    for i, size in enumerate(sizes):
+        assert received[header : header + size] == bytes([i + 1]) * size
+        del received[: header + size]
