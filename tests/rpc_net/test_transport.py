@@ -25,7 +25,7 @@ SETTINGS = ClientSettings(
 
 
 @contextmanager
-def device_of(script: Script) -> Iterator[RpcDevice]:
+def device_of(script: Script, settings: ClientSettings = SETTINGS) -> Iterator[RpcDevice]:
     """A device whose worker introduces itself and then follows a script."""
 
     def run(sock: socket.socket) -> None:
@@ -33,7 +33,7 @@ def device_of(script: Script) -> Iterator[RpcDevice]:
         script(sock)
 
     with fake_worker(run) as endpoint:
-        (device,) = open_workers([endpoint], SETTINGS)
+        (device,) = open_workers([endpoint], settings)
         try:
             yield device
         finally:
@@ -233,7 +233,7 @@ def test_large_parts_arrive_whole_and_in_order() -> None:
         wait_for_end(sock)
 
     go, done = threading.Event(), threading.Event()
-    with device_of(script) as device:
+    with device_of(script, ClientSettings()) as device:
         x = tensor_in(device)
         for i, size in enumerate(sizes):
             device.set_tensor(x, bytes([i + 1]) * size)
