@@ -220,7 +220,7 @@ def test_small_inputs_leave_with_the_request_that_needs_them() -> None:
 
 
 def test_large_parts_arrive_whole_and_in_order() -> None:
-    sizes = [3 << 20, 10, (1 << 20) + 1, 1 << 20, 7]
+    sizes = [24 << 20, 10, (1 << 20) + 1, 1 << 20, 7]
     header = 9 + 305
     received = bytearray()
 
