@@ -17,6 +17,7 @@ import uvicorn
 
 from app.api.app import create_app
 from app.api.service import Service, model_of
+from app.cli.http_protocol import BoundedProtocol
 from app.cli.listen import Listener, remove_unix_paths
 from app.cli.options import Command
 from app.engine.facade import EngineState
@@ -157,6 +158,7 @@ def _uvicorn_config(command: Command, service: Service) -> uvicorn.Config:
     tls = command.server.tls
     return uvicorn.Config(
         create_app(service),
+        http=BoundedProtocol,
         lifespan="off",
         ws="none",
         access_log=False,
