@@ -4,7 +4,8 @@
 //       app/kernels/cpu/csrc/{types,repack,cpu_features,amx,dequant*,matmul*}.cpp -o matmul_test
 //
 // Panels must be equal, bit for bit, to the exact dequantisers of types.cpp; products are compared with plain loops in
-// double. bf16 operands have 8 significant bits, which makes an error of about 5e-6; sums of bf16 terms and floats 1e-10.
+// double. bf16 operands have 8 significant bits: an error of about 5e-6, ten times that where one product outweighs the
+// others; sums of bf16 terms and floats 1e-10.
 #include "matmul.h"
 
 #include <cstdio>
@@ -188,7 +189,7 @@ void check(const Product &p, int32_t path) {
         }
     }
     const double nmse = sum.energy > 0 ? sum.error / sum.energy : sum.error;
-    const double bound = p.info->groups && path != ls::PATH_FLOAT ? 3e-5 : 1e-9;
+    const double bound = p.info->groups && path != ls::PATH_FLOAT ? 1e-4 : 1e-9;
     expect(nmse < bound, "nmse", p.info->type, path, p.s, nmse);
     for (size_t i = static_cast<size_t>(p.s.n_rows); i < p.out.size(); i += static_cast<size_t>(p.s.n_rows) + 2) {
         expect(p.out[i] == UNTOUCHED && p.out[i + 1] == UNTOUCHED, "padding", p.info->type, path, p.s, p.out[i]);

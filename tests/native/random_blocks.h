@@ -73,7 +73,7 @@ inline void random_block(const ls::TypeInfo &info, Random &random, uint8_t *at) 
             put_u16(at + fields.second, random_half(random));
         }
         if (info.type == ls::TYPE_MXFP4) {
-            at[0] = static_cast<uint8_t>(any_u32(random) % 64 == 0 ? any_u32(random) % 3 : 118 + any_u32(random) % 8);
+            at[0] = static_cast<uint8_t>(any_u32(random) % 4096 == 0 ? any_u32(random) % 3 : 118 + any_u32(random) % 8);
         }
     }
 }

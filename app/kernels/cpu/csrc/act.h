@@ -5,6 +5,7 @@
 // Rounding is to nearest even with scale amax / 127. A NaN or infinity makes the block's scale so, hence the product.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "plan.h"
@@ -23,7 +24,7 @@ struct ActBlock {
     int32_t n128;    // -128 * sum(q)
     int32_t n32[2];  // -32 * sum of each half
 };
-static_assert(sizeof(ActBlock) == 64, "one cache line per block");
+static_assert(sizeof(ActBlock) == 64 && offsetof(ActBlock, q) == 0, "one cache line per block, which starts with its values");
 
 // Bytes from one quantised row to the next; a line longer than needed, so that rows do not share cache sets.
 inline int64_t act_row_bytes(int64_t ne0) {

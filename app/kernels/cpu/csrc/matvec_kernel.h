@@ -45,21 +45,33 @@ LS_INLINE I start_sum(const ActBlock &a, int half) {
     }
 }
 
+LS_INLINE const ActBlock &act_block(const uint8_t *acts, int64_t act_stride, int t) {
+    return *reinterpret_cast<const ActBlock *>(acts + t * act_stride);
+}
+
 // One scale for the 32 elements.
 template <class D, int S, int T>
 LS_INLINE void add_whole(const D &d, const U *q, const uint8_t *acts, int64_t act_stride, F *sums) {
+    I products[T];
+    if constexpr (D::FORM == Form::SIGNED) {
+        for (int t = 0; t < T; ++t) {
+            products[t] = start_signed(act_block(acts, act_stride, t).n128);
+        }
+        dot_signed<T>(products, q, acts, act_stride);
+    } else {
+        for (int t = 0; t < T; ++t) {
+            products[t] = start_sum<D::START>(act_block(acts, act_stride, t), 0);
+        }
+        dot<8, D::MAX_Q, T>(products, q, acts, act_stride);
+    }
     const F scale = d.template scale<S>();
     for (int t = 0; t < T; ++t) {
-        const auto &a = *reinterpret_cast<const ActBlock *>(acts + t * act_stride);
-        I product;
-        if constexpr (D::FORM == Form::SIGNED) {
-            product = dot_signed<8>(q, a.q, a.n128);
-        } else {
-            product = dot<8, D::MAX_Q>(start_sum<D::START>(a, 0), q, a.q);
-        }
-        sums[t] += to_float(product) * (scale * a.d);
-        if constexpr (D::HAS_MIN) {
-            sums[t] += d.template min<S>() * a.ds;
+        sums[t] += to_float(products[t]) * (scale * act_block(acts, act_stride, t).d);
+    }
+    if constexpr (D::HAS_MIN) {
+        const F min = d.template min<S>();
+        for (int t = 0; t < T; ++t) {
+            sums[t] += min * act_block(acts, act_stride, t).ds;
         }
     }
 }
@@ -67,15 +79,25 @@ LS_INLINE void add_whole(const D &d, const U *q, const uint8_t *acts, int64_t ac
 // A scale for each 16 elements.
 template <class D, int S, int T>
 LS_INLINE void add_halves(const D &d, const U *q, const uint8_t *acts, int64_t act_stride, F *sums) {
+    I low[T];
+    I high[T];
+    for (int t = 0; t < T; ++t) {
+        low[t] = start_sum<D::START>(act_block(acts, act_stride, t), 0);
+        high[t] = start_sum<D::START>(act_block(acts, act_stride, t), 1);
+    }
+    dot<4, D::MAX_Q, T>(low, q, acts, act_stride);
+    dot<4, D::MAX_Q, T>(high, q + 4, acts + 16, act_stride);
     const F first = d.template scale<S, 0>();
     const F second = d.template scale<S, 1>();
     for (int t = 0; t < T; ++t) {
-        const auto &a = *reinterpret_cast<const ActBlock *>(acts + t * act_stride);
-        const I low = dot<4, D::MAX_Q>(start_sum<D::START>(a, 0), q, a.q);
-        const I high = dot<4, D::MAX_Q>(start_sum<D::START>(a, 1), q + 4, a.q + 16);
-        sums[t] += (to_float(low) * first + to_float(high) * second) * a.d;
-        if constexpr (D::HAS_MIN) {
-            sums[t] += d.template min<S, 0>() * a.ds_first + d.template min<S, 1>() * (a.ds - a.ds_first);
+        sums[t] += (to_float(low[t]) * first + to_float(high[t]) * second) * act_block(acts, act_stride, t).d;
+    }
+    if constexpr (D::HAS_MIN) {
+        const F first_min = d.template min<S, 0>();
+        const F second_min = d.template min<S, 1>();
+        for (int t = 0; t < T; ++t) {
+            const ActBlock &a = act_block(acts, act_stride, t);
+            sums[t] += first_min * a.ds_first + second_min * (a.ds - a.ds_first);
         }
     }
 }

@@ -8,7 +8,7 @@ namespace ls {
 
 constexpr uint32_t SIGNED_BIAS = 0;
 
-LS_INLINE __m256i broadcast_dword(const int8_t *p) {
+LS_INLINE __m256i broadcast_dword(const uint8_t *p) {
     int32_t dword;
     std::memcpy(&dword, p, sizeof dword);
     return _mm256_set1_epi32(dword);
@@ -18,29 +18,37 @@ LS_INLINE I add_pairs(I sum, __m256i products) {
     return sum + reinterpret_cast<I>(_mm256_madd_epi16(products, _mm256_set1_epi16(1)));
 }
 
-template <int N, int MAX_Q>
-LS_INLINE I dot(I sum, const U *q, const int8_t *a) {
+// The contract of these three is in matvec_simd_avx512.h.
+template <int N, int MAX_Q, int T>
+LS_INLINE void dot(I *sums, const U *q, const uint8_t *a, int64_t stride) {
     constexpr int STEP = dwords_per_sum(MAX_Q) < N ? dwords_per_sum(MAX_Q) : N;
     for (int j = 0; j < N; j += STEP) {
-        __m256i products = _mm256_maddubs_epi16(reinterpret_cast<__m256i>(q[j]), broadcast_dword(a + 4 * j));
-        for (int i = j + 1; i < j + STEP; ++i) {
-            products = _mm256_add_epi16(
-                products, _mm256_maddubs_epi16(reinterpret_cast<__m256i>(q[i]), broadcast_dword(a + 4 * i)));
+        __m256i products[T];
+        for (int i = j; i < j + STEP; ++i) {
+            for (int t = 0; t < T; ++t) {
+                const __m256i pairs =
+                    _mm256_maddubs_epi16(reinterpret_cast<__m256i>(q[i]), broadcast_dword(a + t * stride + 4 * i));
+                products[t] = i == j ? pairs : _mm256_add_epi16(products[t], pairs);
+            }
         }
-        sum = add_pairs(sum, products);
+        for (int t = 0; t < T; ++t) {
+            sums[t] = add_pairs(sums[t], products[t]);
+        }
     }
-    return sum;
 }
 
-template <int N>
-LS_INLINE I dot_signed(const U *q, const int8_t *a, int32_t) {
-    I sum{};
-    for (int j = 0; j < N; ++j) {
+LS_INLINE I start_signed(int32_t) { return I{}; }
+
+template <int T>
+LS_INLINE void dot_signed(I *sums, const U *q, const uint8_t *a, int64_t stride) {
+    for (int j = 0; j < 8; ++j) {
         const auto weights = reinterpret_cast<__m256i>(q[j]);
-        const __m256i turned = _mm256_sign_epi8(broadcast_dword(a + 4 * j), weights);
-        sum = add_pairs(sum, _mm256_maddubs_epi16(_mm256_abs_epi8(weights), turned));
+        const __m256i magnitudes = _mm256_abs_epi8(weights);
+        for (int t = 0; t < T; ++t) {
+            const __m256i turned = _mm256_sign_epi8(broadcast_dword(a + t * stride + 4 * j), weights);
+            sums[t] = add_pairs(sums[t], _mm256_maddubs_epi16(magnitudes, turned));
+        }
     }
-    return sum;
 }
 
 LS_INLINE F halves(const uint8_t *p) {
@@ -57,6 +65,10 @@ LS_INLINE void half_pair(U value, F *low, F *high) {
 
 LS_INLINE U widen_bytes(const uint8_t *p) {
     return reinterpret_cast<U>(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p))));
+}
+
+LS_INLINE U widen_halves(const uint8_t *p) {
+    return reinterpret_cast<U>(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p))));
 }
 
 LS_INLINE U lookup(const int8_t *table, U nibbles) {

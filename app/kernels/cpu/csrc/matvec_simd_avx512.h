@@ -8,26 +8,41 @@ namespace ls {
 
 constexpr uint32_t SIGNED_BIAS = 0x80808080u;
 
-LS_INLINE __m512i broadcast_dword(const int8_t *p) {
+LS_INLINE __m512i broadcast_dword(const uint8_t *p) {
     int32_t dword;
     std::memcpy(&dword, p, sizeof dword);
     return _mm512_set1_epi32(dword);
 }
 
-// sum + products of N dwords of unsigned weights of at most MAX_Q with 4 * N activations.
-template <int N, int MAX_Q>
-LS_INLINE I dot(I sum, const U *q, const int8_t *a) {
-    auto total = reinterpret_cast<__m512i>(sum);
-    for (int j = 0; j < N; ++j) {
-        total = _mm512_dpbusd_epi32(total, reinterpret_cast<__m512i>(q[j]), broadcast_dword(a + 4 * j));
+// sums[t] += products of N dwords of unsigned weights of at most MAX_Q with 4 * N activations of token t, which start
+// at `a`, `stride` bytes apart. Few tokens get two chains of sums each, to hide the latency of vpdpbusd.
+template <int N, int MAX_Q, int T>
+LS_INLINE void dot(I *sums, const U *q, const uint8_t *a, int64_t stride) {
+    constexpr int CHAINS = T <= 2 ? 2 : 1;
+    __m512i totals[CHAINS][T] = {};
+    for (int t = 0; t < T; ++t) {
+        totals[0][t] = reinterpret_cast<__m512i>(sums[t]);
     }
-    return reinterpret_cast<I>(total);
+    for (int j = 0; j < N; ++j) {
+        for (int t = 0; t < T; ++t) {
+            __m512i &total = totals[j % CHAINS][t];
+            total = _mm512_dpbusd_epi32(total, reinterpret_cast<__m512i>(q[j]), broadcast_dword(a + t * stride + 4 * j));
+        }
+    }
+    for (int t = 0; t < T; ++t) {
+        sums[t] = reinterpret_cast<I>(totals[0][t]);
+        if (CHAINS == 2) {
+            sums[t] += reinterpret_cast<I>(totals[CHAINS - 1][t]);
+        }
+    }
 }
 
-// The same for signed weights biased by SIGNED_BIAS; `bias_sum` is what the bias adds, negated.
-template <int N>
-LS_INLINE I dot_signed(const U *q, const int8_t *a, int32_t bias_sum) {
-    return dot<N, 255>(splat_i(bias_sum), q, a);
+// The same for 8 dwords of signed weights biased by SIGNED_BIAS; sums start from what takes the bias away.
+LS_INLINE I start_signed(int32_t n128) { return splat_i(n128); }
+
+template <int T>
+LS_INLINE void dot_signed(I *sums, const U *q, const uint8_t *a, int64_t stride) {
+    dot<8, 255, T>(sums, q, a, stride);
 }
 
 LS_INLINE F halves(const uint8_t *p) {
@@ -45,6 +60,10 @@ LS_INLINE void half_pair(U value, F *low, F *high) {
 
 LS_INLINE U widen_bytes(const uint8_t *p) {
     return reinterpret_cast<U>(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p))));
+}
+
+LS_INLINE U widen_halves(const uint8_t *p) {
+    return reinterpret_cast<U>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p))));
 }
 
 // table[nibble] for every byte, biased.

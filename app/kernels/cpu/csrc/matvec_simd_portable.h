@@ -10,8 +10,8 @@ typedef int16_t S16 __attribute__((vector_size(16)));
 typedef uint16_t HalfBits __attribute__((vector_size(8)));
 typedef uint8_t FourBytes __attribute__((vector_size(4)));
 
-LS_INLINE S16 broadcast_dword(const int8_t *p) {
-    return reinterpret_cast<S16>(splat_u(load_u32(reinterpret_cast<const uint8_t *>(p))));
+LS_INLINE S16 broadcast_dword(const uint8_t *p) {
+    return reinterpret_cast<S16>(splat_u(load_u32(p)));
 }
 
 LS_INLINE S16 even_signed(S16 bytes) { return (bytes << 8) >> 8; }
@@ -22,30 +22,35 @@ LS_INLINE I add_pairs(I sum, S16 products) {
     return sum + ((pairs << 16) >> 16) + (pairs >> 16);
 }
 
-template <int N, int MAX_Q>
-LS_INLINE I dot(I sum, const U *q, const int8_t *a) {
+// The contract of these three is in matvec_simd_avx512.h.
+template <int N, int MAX_Q, int T>
+LS_INLINE void dot(I *sums, const U *q, const uint8_t *a, int64_t stride) {
     constexpr int STEP = dwords_per_sum(MAX_Q) < N ? dwords_per_sum(MAX_Q) : N;
-    for (int j = 0; j < N; j += STEP) {
-        S16 products{};
-        for (int i = j; i < j + STEP; ++i) {
-            const S16 bytes = broadcast_dword(a + 4 * i);
-            products += reinterpret_cast<S16>(q[i] & 0x00ff00ffu) * even_signed(bytes);
-            products += reinterpret_cast<S16>((q[i] >> 8) & 0x00ff00ffu) * odd_signed(bytes);
+    for (int t = 0; t < T; ++t) {
+        for (int j = 0; j < N; j += STEP) {
+            S16 products{};
+            for (int i = j; i < j + STEP; ++i) {
+                const S16 bytes = broadcast_dword(a + t * stride + 4 * i);
+                products += reinterpret_cast<S16>(q[i] & 0x00ff00ffu) * even_signed(bytes);
+                products += reinterpret_cast<S16>((q[i] >> 8) & 0x00ff00ffu) * odd_signed(bytes);
+            }
+            sums[t] = add_pairs(sums[t], products);
         }
-        sum = add_pairs(sum, products);
     }
-    return sum;
 }
 
-template <int N>
-LS_INLINE I dot_signed(const U *q, const int8_t *a, int32_t) {
-    I sum{};
-    for (int j = 0; j < N; ++j) {
-        const auto weights = reinterpret_cast<S16>(q[j]);
-        const S16 bytes = broadcast_dword(a + 4 * j);
-        sum = add_pairs(sum, even_signed(weights) * even_signed(bytes) + odd_signed(weights) * odd_signed(bytes));
+LS_INLINE I start_signed(int32_t) { return I{}; }
+
+template <int T>
+LS_INLINE void dot_signed(I *sums, const U *q, const uint8_t *a, int64_t stride) {
+    for (int t = 0; t < T; ++t) {
+        for (int j = 0; j < 8; ++j) {
+            const auto weights = reinterpret_cast<S16>(q[j]);
+            const S16 bytes = broadcast_dword(a + t * stride + 4 * j);
+            const S16 even = even_signed(weights) * even_signed(bytes);
+            sums[t] = add_pairs(sums[t], even + odd_signed(weights) * odd_signed(bytes));
+        }
     }
-    return sum;
 }
 
 // Half floats in the low 16 bits of every lane to floats; subnormal ones by the subtraction that normalises them.
@@ -60,11 +65,13 @@ LS_INLINE F half_bits_to_float(U bits) {
     return reinterpret_cast<F>((is_subnormal & subnormal) | (~is_subnormal & (magnitude + bias)) | sign);
 }
 
-LS_INLINE F halves(const uint8_t *p) {
+LS_INLINE U widen_halves(const uint8_t *p) {
     HalfBits bits;
     std::memcpy(&bits, p, sizeof bits);
-    return half_bits_to_float(__builtin_convertvector(bits, U));
+    return __builtin_convertvector(bits, U);
 }
+
+LS_INLINE F halves(const uint8_t *p) { return half_bits_to_float(widen_halves(p)); }
 
 LS_INLINE void half_pair(U value, F *low, F *high) {
     *low = half_bits_to_float(value & 0xffffu);
