@@ -4,18 +4,27 @@ Names follow task_params::to_json in llama.cpp's tools/server/server-task.cpp. W
 not (speculation, LoRA, lazy grammars, tool parsing) is shown as switched off.
 """
 
+import math
+from dataclasses import replace
+
 from app.api.json_value import JsonObject
 from app.api.options import RequestOptions
 from app.engine.request import Grammar
+from app.sampling.list_kinds import TokenBias
 from app.sampling.params import generation_settings as sampling_settings
+from app.tokenizer.base import Vocab
 
 
 def generation_settings(
-    options: RequestOptions, grammar: Grammar | None = None, *, short: bool = False
+    options: RequestOptions, vocab: Vocab, grammar: Grammar | None = None, *, short: bool = False
 ) -> JsonObject:
     """Return every setting that a request was or would be generated with."""
+    sampling = options.sampling
+    if sampling.ignore_eos:
+        forbidden = tuple(TokenBias(token, -math.inf) for token in sorted(vocab.eog))
+        sampling = replace(sampling, logit_bias=sampling.logit_bias + forbidden)
     settings: JsonObject = {
-        **sampling_settings(options.sampling, short),
+        **sampling_settings(sampling, short),
         "max_tokens": options.n_predict,
         "n_predict": options.n_predict,
         "n_keep": options.n_keep,

@@ -22,10 +22,21 @@ PAGE_PATHS: Final = frozenset(
     {"/", "/index.html", "/sw.js", "/manifest.webmanifest", "/_app/version.json"}
 )
 _BEARER: Final = "Bearer "
+_FRAMING: Final = (b"content-length", b"transfer-encoding", b"connection")
+
+
+class _Spelled(bytes):
+    """A header's name that keeps its capitals when uvicorn lowers them."""
+
+    def lower(self) -> bytes:
+        return self
 
 
 class ServerName:
-    """Puts `Server: llama.cpp` on every answer; clients tell llama-server by it."""
+    """Puts `Server: llama.cpp` on every answer, and names of headers as llama-server writes them.
+
+    Clients tell llama-server by the one; scripts that compare the other letter by letter exist.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -33,10 +44,16 @@ class ServerName:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_named(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)["Server"] = "llama.cpp"
+                MutableHeaders(scope=message)["server"] = "llama.cpp"
+                message["headers"] = [(_spelled(k), v) for k, v in message["headers"]]
             await send(message)
 
         await self._app(scope, receive, send_named)
+
+
+def _spelled(name: bytes) -> bytes:
+    """The name with capitals, except where the server must know it by its small letters."""
+    return name if name in _FRAMING else _Spelled(name.title())
 
 
 class Prefix:

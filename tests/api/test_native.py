@@ -247,3 +247,9 @@ def test_media_are_an_error_of_the_server(server: LiveServer) -> None:
     prompt = {"prompt_string": "a", "multimodal_data": ["aGk="]}
     answer = server.client.post("/completion", json={"prompt": prompt})
     assert answer.status_code == 500
+
+
+def test_ignoring_the_end_shows_as_forbidden_tokens(server: LiveServer) -> None:
+    settings = post(server, prompt="a", ignore_eos=True)["generation_settings"]
+    assert isinstance(settings, dict)
+    assert settings["logit_bias"] == [{"bias": None, "token": 257}]

@@ -248,3 +248,14 @@ def test_defaults_are_those_of_llama_server() -> None:
         False,
         False,
     )
+
+
+def test_names_of_headers_have_llama_servers_capitals(guarded: LiveServer) -> None:
+    with guarded.connect() as sock:
+        sock.sendall(b"OPTIONS / HTTP/1.1\r\nHost: x\r\nOrigin: o\r\nConnection: close\r\n\r\n")
+        received = b""
+        while part := sock.recv(65536):
+            received += part
+    assert b"\r\nAccess-Control-Allow-Origin: o\r\n" in received
+    assert b"\r\nServer: llama.cpp\r\n" in received
+    assert received.count(b"ontent-") == 2, "length and type, once each"

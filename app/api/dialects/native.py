@@ -67,7 +67,9 @@ def final_object(answer: Answer, transcript: Transcript, *, streamed: bool = Fal
         "model": answer.model,
         "tokens_predicted": end.n_decoded,
         "tokens_evaluated": end.n_prompt_tokens,
-        "generation_settings": generation_settings(options, transcript.request.grammar),
+        "generation_settings": generation_settings(
+            options, answer.tokenizer.vocab, transcript.request.grammar
+        ),
         "prompt": answer.tokenizer.decode(transcript.request.prompt, special=True),
         "has_new_line": end.has_new_line,
         "truncated": end.truncated,

@@ -108,7 +108,7 @@ def _props(service: Service) -> JsonObject:
     info, vocab = engine.model, engine.tokenizer.vocab
     return {
         "default_generation_settings": {
-            "params": generation_settings(options_for(service, {}), short=True),
+            "params": generation_settings(options_for(service, {}), vocab, short=True),
             "n_ctx": info.n_ctx,
         },
         "total_slots": engine.n_slots,
@@ -148,7 +148,9 @@ def _slot(service: Service, info: SlotInfo) -> Json:
         "n_prompt_tokens": info.n_prompt_tokens,
         "n_prompt_tokens_processed": info.n_prompt_tokens_processed,
         "n_prompt_tokens_cache": info.n_prompt_tokens_cache,
-        "params": generation_settings(options, info.request.grammar, short=not debug),
+        "params": generation_settings(
+            options, service.engine.tokenizer.vocab, info.request.grammar, short=not debug
+        ),
         "next_token": [
             {
                 "has_next_token": info.has_next_token,
