@@ -1,0 +1,283 @@
+// Attention of few query rows: K and V are read once, row by row, and the keys are shared out evenly over the threads.
+//
+// Each thread keeps, per K head that it has keys of, the greatest logit, the sum of weights and the weighted sum of V
+// rows; ATTENTION_COMBINE joins them. Blocks of 16 keys that no row may see are not read.
+#include <cmath>
+
+#include "attention.h"
+#include "shuffle.h"
+
+namespace ls {
+
+namespace {
+
+constexpr int KEYS = 16;        // keys of a block
+constexpr int TILE_BLOCKS = 16; // blocks whose weights are computed together
+constexpr int TILE = KEYS * TILE_BLOCKS;
+constexpr int64_t HEADER = 64;  // bytes: how many threads left parts
+static_assert(KEYS % VW == 0, "whole vectors of keys");
+
+// One row's part: greatest logit, sum of weights, then the weighted sum of V.
+int64_t part_floats(const Attention &a) { return a.dv_pad + VW; }
+int64_t parts_floats(const Attention &a) { return a.pairs() * a.rows() * part_floats(a); }
+
+int64_t workspace_floats(const Attention &a) {
+    const int64_t tile = KEYS * std::max(a.dk_pad, a.dv_pad);
+    const int64_t blocks = (a.n_kv + KEYS - 1) / KEYS;
+    return a.rows() * (a.dk_pad + TILE) + tile + (blocks + VW - 1) / VW * VW;
+}
+
+struct Workspace {
+    Workspace(const Attention &a, const Step &step, int ith)
+        : parts(reinterpret_cast<float *>(step.scratch + HEADER) + ith * (parts_floats(a) + workspace_floats(a))),
+          queries(parts + parts_floats(a)), weights(queries + a.rows() * a.dk_pad), tile(weights + a.rows() * TILE),
+          blocks(reinterpret_cast<int32_t *>(tile + KEYS * std::max(a.dk_pad, a.dv_pad))) {}
+
+    float *part(const Attention &a, int64_t pair, int64_t row) const {
+        return parts + (pair * a.rows() + row) * part_floats(a);
+    }
+
+    float *parts, *queries, *weights, *tile;
+    int32_t *blocks;  // those that some row may see
+};
+
+bool all_masked(const uint16_t *mask, int64_t n) {
+    constexpr uint16_t MINUS_INFINITY = 0xfc00;
+    bool all = true;
+    for (int64_t i = 0; i < n; ++i) {
+        all &= mask[i] == MINUS_INFINITY;
+    }
+    return all;
+}
+
+bool is_visible(const Attention &a, int64_t block, int64_t seq) {
+    if (a.mask.data == nullptr || a.mask.ne[2] != 1) {
+        return true;
+    }
+    const int64_t first = block * KEYS;
+    const int64_t count = std::min<int64_t>(KEYS, a.n_kv - first);
+    for (int64_t token = 0; token < a.n_tokens; ++token) {
+        if (!all_masked(a.mask_row(token, 0, seq) + first, count)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+int64_t list_blocks(const Attention &a, int64_t seq, int32_t *out) {
+    int64_t n = 0;
+    for (int64_t block = 0; block * KEYS < a.n_kv; ++block) {
+        if (is_visible(a, block, seq)) {
+            out[n++] = static_cast<int32_t>(block);
+        }
+    }
+    return n;
+}
+
+// Logits of one query row with the KEYS rows of the tile.
+void dot_keys(const float *query, const float *tile, int64_t d, float *out) {
+    for (int first = 0; first < KEYS; first += VW) {
+        vf sums[VW] = {};
+        for (int64_t i = 0; i < d; i += VW) {
+            const vf x = vload(query + i);
+            for (int key = 0; key < VW; ++key) {
+                sums[key] += x * vload(tile + (first + key) * d + i);
+            }
+        }
+        vstore(out + first, sum_lanes(sums));
+    }
+}
+
+// Soft cap, mask, and minus infinity behind the last key.
+void finish_logits(const Attention &a, const uint16_t *mask, float slope, int64_t count, float *logits) {
+    for (int i = 0; i < KEYS; i += VW) {
+        vf x = vload(logits + i);
+        if (a.softcap != 0.0f) {
+            x = vtanh(x) * a.softcap;
+        }
+        if (mask != nullptr && count == KEYS) {
+            x = x + vload_f16(mask + i) * slope;
+        }
+        vstore(logits + i, x);
+    }
+    if (count == KEYS) {
+        return;
+    }
+    for (int64_t i = 0; i < KEYS; ++i) {
+        if (i >= count) {
+            logits[i] = -INFINITY;
+        } else if (mask != nullptr) {
+            logits[i] += half_to_float(mask[i]) * slope;
+        }
+    }
+}
+
+// Turns logits into weights e^(x - greatest) and brings the row's part to that level.
+void weigh(float *weights, int64_t n, float *part, int64_t dv) {
+    vf best = vload(weights);
+    for (int64_t i = VW; i < n; i += VW) {
+        best = vmax(vload(weights + i), best);
+    }
+    const float largest = std::max(part[0], vlargest(best));
+    if (largest == -INFINITY) {
+        std::fill(weights, weights + n, 0.0f);
+        return;
+    }
+    vf sum{};
+    for (int64_t i = 0; i < n; i += VW) {
+        const vf e = vexp(vload(weights + i) - largest);
+        vstore(weights + i, e);
+        sum += e;
+    }
+    const float shrink = std::exp(part[0] - largest);
+    part[1] = part[1] * shrink + vsum(sum);
+    if (shrink != 1.0f) {
+        for (int64_t i = 0; i < dv; ++i) {
+            part[VW + i] *= shrink;
+        }
+    }
+    part[0] = largest;
+}
+
+// Adds the weighted rows of the tile to the sums, N vectors of them at a time.
+template <int N>
+void mix_columns(const float *weights, const float *tile, int64_t stride, float *out) {
+    vf acc[N];
+    for (int j = 0; j < N; ++j) {
+        acc[j] = vload(out + j * VW);
+    }
+    for (int key = 0; key < KEYS; ++key) {
+        const float w = weights[key];
+        for (int j = 0; j < N; ++j) {
+            acc[j] += vload(tile + key * stride + j * VW) * w;
+        }
+    }
+    for (int j = 0; j < N; ++j) {
+        vstore(out + j * VW, acc[j]);
+    }
+}
+
+void mix(const float *weights, const float *tile, int64_t stride, float *out) {
+    int64_t i = 0;
+    for (; i + 4 * VW <= stride; i += 4 * VW) {
+        mix_columns<4>(weights, tile + i, stride, out + i);
+    }
+    for (; i < stride; i += VW) {
+        mix_columns<1>(weights, tile + i, stride, out + i);
+    }
+}
+
+struct Segment {
+    int64_t pair, head_kv, seq;
+};
+
+void attend_tile(const Attention &a, const Workspace &w, const Segment &s, const int32_t *blocks, int64_t n) {
+    for (int64_t b = 0; b < n; ++b) {
+        const int64_t first = static_cast<int64_t>(blocks[b]) * KEYS;
+        const int64_t count = std::min<int64_t>(KEYS, a.n_kv - first);
+        load_heads(a.k, first, count, KEYS, s.head_kv, s.seq, w.tile, a.dk_pad);
+        for (int64_t row = 0; row < a.rows(); ++row) {
+            const int64_t head = s.head_kv * a.group + row / a.n_tokens;
+            const uint16_t *mask =
+                a.mask.data == nullptr ? nullptr : a.mask_row(row % a.n_tokens, head, s.seq) + first;
+            float *logits = w.weights + row * TILE + b * KEYS;
+            dot_keys(w.queries + row * a.dk_pad, w.tile, a.dk_pad, logits);
+            finish_logits(a, mask, alibi_slope(head, a.n_head, a.max_bias), count, logits);
+        }
+    }
+    for (int64_t row = 0; row < a.rows(); ++row) {
+        weigh(w.weights + row * TILE, n * KEYS, w.part(a, s.pair, row), a.dv_pad);
+    }
+    for (int64_t b = 0; b < n; ++b) {
+        const int64_t first = static_cast<int64_t>(blocks[b]) * KEYS;
+        load_heads(a.v, first, std::min<int64_t>(KEYS, a.n_kv - first), KEYS, s.head_kv, s.seq, w.tile, a.dv_pad);
+        for (int64_t row = 0; row < a.rows(); ++row) {
+            mix(w.weights + row * TILE + b * KEYS, w.tile, a.dv_pad, w.part(a, s.pair, row) + VW);
+        }
+    }
+}
+
+void attend(const Attention &a, const Workspace &w, const Segment &s, const int32_t *blocks, int64_t n) {
+    for (int64_t row = 0; row < a.rows(); ++row) {
+        const int64_t head = s.head_kv * a.group + row / a.n_tokens;
+        a.load_query(row % a.n_tokens, head, s.seq, w.queries + row * a.dk_pad);
+    }
+    for (int64_t b = 0; b < n; b += TILE_BLOCKS) {
+        attend_tile(a, w, s, blocks + b, std::min<int64_t>(TILE_BLOCKS, n - b));
+    }
+}
+
+void clear_parts(const Attention &a, const Workspace &w) {
+    for (int64_t i = 0; i < a.pairs() * a.rows(); ++i) {
+        float *part = w.parts + i * part_floats(a);
+        std::fill(part, part + part_floats(a), 0.0f);
+        part[0] = -INFINITY;
+    }
+}
+
+}  // namespace
+
+int64_t attention_decode_scratch(const Attention &a, int n_threads) {
+    return HEADER + n_threads * (parts_floats(a) + workspace_floats(a)) * static_cast<int64_t>(sizeof(float));
+}
+
+int32_t attention_decode(const Attention &a, const Step &step, int ith, int nth) {
+    const Workspace w(a, step, ith);
+    if (ith == 0) {
+        const int64_t n = nth;
+        std::memcpy(step.scratch, &n, sizeof n);
+    }
+    clear_parts(a, w);
+    // Every thread counts all visible blocks: reading the masks costs less than telling one another.
+    int64_t total = 0;
+    int64_t n_visible = 0;
+    for (int64_t seq = 0; seq < a.n_seq; ++seq) {
+        n_visible = list_blocks(a, seq, w.blocks);
+        total += n_visible * a.n_head_kv;
+    }
+    const Range mine = share(total, ith, nth);
+    int64_t start = 0;
+    for (int64_t seq = 0; seq < a.n_seq && start < mine.last; ++seq) {
+        if (a.n_seq > 1) {
+            n_visible = list_blocks(a, seq, w.blocks);
+        }
+        for (int64_t head = 0; head < a.n_head_kv; ++head, start += n_visible) {
+            const int64_t first = std::max(mine.first - start, int64_t{0});
+            const int64_t last = std::min(mine.last - start, n_visible);
+            if (first < last) {
+                attend(a, w, {seq * a.n_head_kv + head, head, seq}, w.blocks + first, last - first);
+            }
+        }
+    }
+    return OK;
+}
+
+int32_t attention_decode_combine(const Attention &a, const Step &step) {
+    int64_t n_threads = 0;
+    std::memcpy(&n_threads, step.scratch, sizeof n_threads);
+    const Workspace first(a, step, 0);
+    for (int64_t pair = 0; pair < a.pairs(); ++pair) {
+        for (int64_t row = 0; row < a.rows(); ++row) {
+            float *sum = first.part(a, pair, row);
+            for (int ith = 1; ith < n_threads; ++ith) {
+                const float *part = Workspace(a, step, ith).part(a, pair, row);
+                if (part[0] == -INFINITY) {
+                    continue;
+                }
+                const float largest = std::max(sum[0], part[0]);
+                const float mine = std::exp(sum[0] - largest);
+                const float other = std::exp(part[0] - largest);
+                sum[0] = largest;
+                sum[1] = sum[1] * mine + part[1] * other;
+                for (int64_t i = 0; i < a.dv_pad; ++i) {
+                    sum[VW + i] = sum[VW + i] * mine + part[VW + i] * other;
+                }
+            }
+            const int64_t head = pair % a.n_head_kv * a.group + row / a.n_tokens;
+            finish_row(a, row % a.n_tokens, head, pair / a.n_head_kv, sum[0], sum[1], sum + VW);
+        }
+    }
+    return OK;
+}
+
+}  // namespace ls

@@ -1,0 +1,97 @@
+"""MUL_MAT as native steps, and which weights are worth grouping.
+
+Few columns of a plain vector form go through MATVEC: activations are quantised once per source and shared by all weights
+that read it; weights that are not quantised read the rows themselves. Everything else goes through MATMUL, whose
+activations are converted once likewise where the machine multiplies in bf16. Follows `csrc/matvec.h` and `csrc/matmul.h`.
+"""
+
+from typing import Final
+
+from app.ggml.op_params import Params
+from app.ggml.tensor import Tensor
+from app.ggml.types import TRAITS, GGMLType
+from app.kernels.cpu.emit import F32, EmitContext, Emitter
+from app.kernels.cpu.layout import Kind, TypeSupport
+from app.kernels.cpu.library import NativeLibrary
+from app.kernels.cpu.step import Ref, StepSpec
+
+MAX_COLUMNS: Final = 8
+GROUP_ROWS: Final = 16
+_ACT_ELEMENTS: Final = 32
+# Types whose converted activations are the same, by the number of bf16 terms (csrc/dequant.h).
+_TERMS: Final = {GGMLType.F32: 3, GGMLType.F16: 3, GGMLType.BF16: 2}
+
+
+def is_groupable(lib: NativeLibrary, tensor: Tensor) -> bool:
+    """Whether a tensor by its shape and type can be a grouped weight: one matrix, or several of
+    whole groups.
+    """
+    several = tensor.ne[2] * tensor.ne[3] != 1
+    return (
+        TRAITS[tensor.type].is_quantized
+        and bool(lib.type_support(tensor.type) & TypeSupport.MATVEC)
+        and tensor.is_contiguous
+        and tensor.ne[1] >= GROUP_ROWS
+        and not (several and tensor.ne[1] % GROUP_ROWS)
+    )
+
+
+def _mul_mat(ctx: EmitContext, node: Tensor) -> None:
+    a, b = node.require(0), node.require(1)
+    weight = ctx.weight(a)
+    planes = b.ne[2] * b.ne[3]
+    if planes == 1 and b.ne[1] <= MAX_COLUMNS and _has_matvec(ctx.lib, a, weight):
+        _matvec(ctx, node, weight)
+    else:
+        _matmul(ctx, node, weight)
+
+
+def _has_matvec(lib: NativeLibrary, a: Tensor, weight: Ref) -> bool:
+    if not lib.type_support(a.type) & TypeSupport.MATVEC:
+        return False
+    return weight.layout != 0 if TRAITS[a.type].is_quantized else a.has_contiguous_rows
+
+
+def _matvec(ctx: EmitContext, node: Tensor, weight: Ref) -> None:
+    b = node.require(1)
+    x = ctx.ref(b)
+    if TRAITS[node.require(0).type].is_quantized:
+
+        def make() -> StepSpec:
+            return StepSpec(Kind.QUANTIZE, ctx.index, Params(), None, (x,), b.n_elements)
+
+        size = ctx.lib.quantize_bytes(b.ne[0], b.n_rows)
+        quantized = ctx.shared((Kind.QUANTIZE, x), [b], make, size)
+        assert quantized is not None
+        x = Ref(0, x.nbytes, x.ne, x.nb, x.type, scratch=quantized)
+    work = node.require(0).n_elements
+    dst = ctx.ref(node)
+    ctx.add(StepSpec(Kind.MATVEC, ctx.index, Params(), dst, (weight, x), work))
+
+
+def _matmul(ctx: EmitContext, node: Tensor, weight: Ref) -> None:
+    a, b = node.require(0), node.require(1)
+    x = ctx.ref(b)
+    step = StepSpec(
+        Kind.CONVERT_BF16, ctx.index, Params.pack("i", int(a.type)), None, (x,), b.n_elements
+    )
+    size = ctx.lib.scratch_bytes(step.pack(None), ctx.n_threads)
+    converted = None
+    if size:
+        key = (Kind.CONVERT_BF16, _TERMS.get(a.type, 1), x)
+        converted = ctx.shared(key, [b], lambda: step, size)
+    if converted is not None:
+        x = Ref(0, x.nbytes, x.ne, x.nb, x.type, scratch=converted)
+    params = Params.pack("i", int(converted is not None))
+    work = a.n_elements * b.ne[1]
+    product = StepSpec(Kind.MATMUL, ctx.index, params, ctx.ref(node), (weight, x), work)
+    ctx.add(ctx.with_scratch(product))
+
+
+def _accepts(lib: NativeLibrary, node: Tensor) -> bool:
+    a, b = node.require(0), node.require(1)
+    known = bool(lib.type_support(a.type) & TypeSupport.MATMUL)
+    return known and b.type == F32 and node.type == F32 and b.has_contiguous_rows and a.ne[0] > 0
+
+
+MUL_MAT: Final = Emitter(_mul_mat, _accepts)
