@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.api.json_value import Json, JsonObject
+from app.engine.errors import EngineUnavailableError
 from app.errors import (
     ContextExceededError,
     DeviceLostError,
@@ -64,6 +65,7 @@ _KINDS: Final[tuple[tuple[type[Exception], ErrorKind], ...]] = (
     (RequestError, INVALID_REQUEST),
     (UnsupportedError, NOT_SUPPORTED),
     (DeviceLostError, UNAVAILABLE),
+    (EngineUnavailableError, UNAVAILABLE),
     (LlamaServeError, SERVER),
 )
 
