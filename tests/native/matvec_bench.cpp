@@ -3,6 +3,8 @@
 // whole model. "read" is the same with a loop that only adds up the bytes: what the memory gives at this moment.
 //
 //   matvec_bench smollm2|gemma3|all [threads] [tokens] [repetitions] [rows of each matrix with `all`]
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -70,7 +72,34 @@ class Barrier {
     std::atomic<int> turn_{0};
 };
 
+// One buffer for all weights, in large pages where the system gives them, as a device's buffer is.
+class Arena {
+  public:
+    Arena() : data_(static_cast<uint8_t *>(std::aligned_alloc(LARGE_PAGE, BYTES))) {
+#if defined(MADV_HUGEPAGE)
+        madvise(data_, BYTES, MADV_HUGEPAGE);
+#endif
+    }
+    ~Arena() { std::free(data_); }
+
+    uint8_t *take(size_t size) {
+        uint8_t *found = data_ + used_;
+        used_ += (size + 127) / 128 * 128;
+        if (used_ > BYTES) {
+            std::abort();
+        }
+        return found;
+    }
+
+  private:
+    static constexpr size_t LARGE_PAGE = size_t{1} << 21;
+    static constexpr size_t BYTES = size_t{1} << 29;
+    uint8_t *data_;
+    size_t used_ = 0;
+};
+
 struct Bench {
+    Arena weights;
     std::vector<ls::Step> steps;
     std::vector<ls_test::Bytes> memory;
     int64_t bytes = 0;
@@ -85,11 +114,12 @@ void add(Bench &bench, const Matrix &matrix, int64_t n_tokens, ls_test::Random &
     const ls::TypeInfo &info = *ls::type_info(matrix.type);
     const int64_t row = ls::row_bytes(info, matrix.k);
     ls_test::Bytes few = ls_test::random_weights(info, matrix.k, 16, random);
-    ls_test::Bytes weights(static_cast<size_t>(row * matrix.n_rows));
-    for (size_t at = 0; at < weights.size(); at += few.size()) {
-        std::memcpy(weights.data() + at, few.data(), std::min(few.size(), weights.size() - at));
+    const auto size = static_cast<size_t>(row * matrix.n_rows);
+    uint8_t *weights = bench.weights.take(size);
+    for (size_t at = 0; at < size; at += few.size()) {
+        std::memcpy(weights + at, few.data(), std::min(few.size(), size - at));
     }
-    const bool grouped = ls_repack(nullptr, matrix.type, weights.data(), matrix.k, matrix.n_rows, 1) == ls::OK;
+    const bool grouped = ls_repack(nullptr, matrix.type, weights, matrix.k, matrix.n_rows, 1) == ls::OK;
     std::vector<float> x = ls_test::random_floats(matrix.k * n_tokens, random);
     ls_test::Bytes acts(static_cast<size_t>(std::max(ls_quantize_bytes(matrix.k, n_tokens), 4 * matrix.k * n_tokens)));
     ls_test::Bytes out(static_cast<size_t>(4 * matrix.n_rows * n_tokens));
@@ -103,11 +133,10 @@ void add(Bench &bench, const Matrix &matrix, int64_t n_tokens, ls_test::Random &
         std::memcpy(acts.data(), x.data(), 4 * x.size());
     }
     step.src[1].data = acts.data();
-    step.src[0] = {weights.data(), {matrix.k, matrix.n_rows, 1, 1}, {info.block_bytes, row, 0, 0}, matrix.type, grouped};
+    step.src[0] = {weights, {matrix.k, matrix.n_rows, 1, 1}, {info.block_bytes, row, 0, 0}, matrix.type, grouped};
     step.dst = {out.data(), {matrix.n_rows, n_tokens, 1, 1}, {4, 4 * matrix.n_rows, 0, 0}, 0, 0};
     bench.bytes += row * matrix.n_rows;
     bench.steps.push_back(step);
-    bench.memory.push_back(std::move(weights));
     bench.memory.push_back(std::move(acts));
     bench.memory.push_back(std::move(out));
 }
