@@ -1,6 +1,11 @@
 // Plain C++ on 16-byte vector types: SSE2 on x86-64, NEON on ARM. Byte products are formed in 16 bits, even and odd
-// bytes apart, and widened once per few dwords.
+// bytes apart, and widened once per few dwords. 64-bit ARM adds its look-up, its conversion of half floats and, where
+// the compiler's target has it, the product of bytes.
 #pragma once
+
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
 
 namespace ls {
 
@@ -23,6 +28,29 @@ LS_INLINE I add_pairs(I sum, S16 products) {
 }
 
 // The contract of these three is in matvec_simd_avx512.h.
+LS_INLINE I start_signed(int32_t) { return I{}; }
+
+#if defined(__ARM_FEATURE_DOTPROD)
+
+template <int N, int MAX_Q, int T>
+LS_INLINE void dot(I *sums, const U *q, const uint8_t *a, int64_t stride) {
+    static_assert(MAX_Q <= 127, "both operands are signed");
+    for (int j = 0; j < N; ++j) {
+        for (int t = 0; t < T; ++t) {
+            const S16 bytes = broadcast_dword(a + t * stride + 4 * j);
+            sums[t] = reinterpret_cast<I>(vdotq_s32(reinterpret_cast<int32x4_t>(sums[t]), reinterpret_cast<int8x16_t>(q[j]),
+                                                    reinterpret_cast<int8x16_t>(bytes)));
+        }
+    }
+}
+
+template <int T>
+LS_INLINE void dot_signed(I *sums, const U *q, const uint8_t *a, int64_t stride) {
+    dot<8, 127, T>(sums, q, a, stride);
+}
+
+#else
+
 template <int N, int MAX_Q, int T>
 LS_INLINE void dot(I *sums, const U *q, const uint8_t *a, int64_t stride) {
     constexpr int STEP = dwords_per_sum(MAX_Q) < N ? dwords_per_sum(MAX_Q) : N;
@@ -39,8 +67,6 @@ LS_INLINE void dot(I *sums, const U *q, const uint8_t *a, int64_t stride) {
     }
 }
 
-LS_INLINE I start_signed(int32_t) { return I{}; }
-
 template <int T>
 LS_INLINE void dot_signed(I *sums, const U *q, const uint8_t *a, int64_t stride) {
     for (int t = 0; t < T; ++t) {
@@ -52,6 +78,8 @@ LS_INLINE void dot_signed(I *sums, const U *q, const uint8_t *a, int64_t stride)
         }
     }
 }
+
+#endif
 
 // Half floats in the low 16 bits of every lane to floats; subnormal ones by the subtraction that normalises them.
 LS_INLINE F half_bits_to_float(U bits) {
@@ -71,7 +99,15 @@ LS_INLINE U widen_halves(const uint8_t *p) {
     return __builtin_convertvector(bits, U);
 }
 
-LS_INLINE F halves(const uint8_t *p) { return half_bits_to_float(widen_halves(p)); }
+LS_INLINE F halves(const uint8_t *p) {
+#if defined(__aarch64__)
+    uint16x4_t bits;
+    std::memcpy(&bits, p, sizeof bits);
+    return reinterpret_cast<F>(vcvt_f32_f16(vreinterpret_f16_u16(bits)));
+#else
+    return half_bits_to_float(widen_halves(p));
+#endif
+}
 
 LS_INLINE void half_pair(U value, F *low, F *high) {
     *low = half_bits_to_float(value & 0xffffu);
@@ -85,6 +121,9 @@ LS_INLINE U widen_bytes(const uint8_t *p) {
 }
 
 LS_INLINE U lookup(const int8_t *table, U nibbles) {
+#if defined(__aarch64__)
+    return reinterpret_cast<U>(vqtbl1q_s8(vld1q_s8(table), reinterpret_cast<uint8x16_t>(nibbles)));
+#else
     uint8_t bytes[4 * LANES];
     std::memcpy(bytes, &nibbles, sizeof bytes);
     for (uint8_t &byte : bytes) {
@@ -93,6 +132,7 @@ LS_INLINE U lookup(const int8_t *table, U nibbles) {
     U found;
     std::memcpy(&found, bytes, sizeof found);
     return found;
+#endif
 }
 
 LS_INLINE void add_fifth_bits(U bits, U *q) {
