@@ -1,6 +1,6 @@
 // Time of the products of a model's layers for many tokens, best of several runs. Stand-alone, built like matmul_test:
 //
-//   matmul_bench [model: smol|gemma] [tokens] [threads] [path 0-2] [repeats] [type, for all weights]
+//   matmul_bench [model: smol|gemma] [tokens] [threads] [path 0-2] [repeats] [type, for all weights] [0: by parts only]
 //
 // The work is that of a plan: one conversion per input, barriers between steps, weights of all layers distinct.
 #include <algorithm>
@@ -8,11 +8,17 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
+#include <memory>
 #include <string>
 #include <thread>
 
 #include "matmul.h"
 #include "random_blocks.h"
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 
 namespace {
 
@@ -44,10 +50,25 @@ Model gemma() {
              {TYPE_Q5_0, 640, 2048, 2}, {TYPE_Q5_0, 640, 2048, 2}, {TYPE_Q6_K, 2048, 640, 3}}};
 }
 
+constexpr int64_t HUGE_PAGE = int64_t{1} << 21;
+
+// Memory on huge pages where the system has them, as large buffers are.
 struct Aligned {
-    explicit Aligned(int64_t bytes) : store(static_cast<size_t>(bytes) + 64) {}
-    uint8_t *data() { return store.data() + (64 - reinterpret_cast<uintptr_t>(store.data()) % 64) % 64; }
-    ls_test::Bytes store;
+    explicit Aligned(int64_t bytes) : size((bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE) {
+        store.reset(static_cast<uint8_t *>(std::aligned_alloc(HUGE_PAGE, static_cast<size_t>(size))));
+#if defined(__linux__)
+        if (std::getenv("SMALL_PAGES") == nullptr) {
+            madvise(store.get(), static_cast<size_t>(size), MADV_HUGEPAGE);
+        }
+#endif
+        std::memset(store.get(), 0, static_cast<size_t>(size));
+    }
+    uint8_t *data() { return store.get(); }
+    int64_t size;
+    struct Free {
+        void operator()(uint8_t *p) const { std::free(p); }
+    };
+    std::unique_ptr<uint8_t, Free> store;
 };
 
 struct Barrier {
@@ -189,6 +210,7 @@ double run_threads(const Work &work, int n_threads, int repeats) {
 struct Times {
     double convert = 0;
     double product = 0;
+    std::map<std::pair<int64_t, int64_t>, std::pair<double, double>> shapes;  // [k, n_rows] to seconds and operations
 };
 
 // What the threads would take on a quiet machine: each one's part of each step alone, the best of the repeats, and the
@@ -209,7 +231,15 @@ Times run_parts(const Work &work, int n_threads, int repeats) {
     for (size_t i = 0; i < work.steps.size(); ++i) {
         const auto first = best.begin() + static_cast<std::ptrdiff_t>(i * n);
         const double slowest = *std::max_element(first, first + n_threads);
-        (is_product(work.steps[i]) ? total.product : total.convert) += slowest;
+        const ls::TensorRef &w = work.steps[i].src[0];
+        if (is_product(work.steps[i])) {
+            auto &shape = total.shapes[{w.ne[0], w.ne[1]}];
+            shape.first += slowest;
+            shape.second += 2.0 * static_cast<double>(w.ne[0] * w.ne[1] * work.steps[i].src[1].ne[1]);
+            total.product += slowest;
+        } else {
+            total.convert += slowest;
+        }
     }
     return total;
 }
@@ -256,11 +286,15 @@ int main(int argc, char **argv) {
                                 static_cast<int32_t>(argument(argc, argv, 6, -1)));
     const Times parts = run_parts(work, n_threads, repeats);
     const double decoding = decode_seconds(work, repeats);
-    const double together = run_threads(work, n_threads, repeats);
+    const double together = argument(argc, argv, 7, 1) != 0 ? run_threads(work, n_threads, repeats) : 0;
     const double sum = parts.convert + parts.product;
     std::printf("%s %s path %d, %lld tokens, %d threads: %.1f ms (%.0f GFLOP/s) by parts, of which converting %.1f; ", name.c_str(),
                 ls_level(), path, static_cast<long long>(n_tokens), n_threads, sum * 1e3, work.flops / sum / 1e9,
                 parts.convert * 1e3);
+    for (const auto &[shape, cost] : parts.shapes) {
+        std::printf("%dx%d %.1f ms %.0f; ", static_cast<int>(shape.first), static_cast<int>(shape.second), cost.first * 1e3,
+                    cost.second / cost.first / 1e9);
+    }
     std::printf("decoding %.1f ms of one thread; measured together %.1f ms\n", decoding * 1e3, together * 1e3);
     return 0;
 }

@@ -25,11 +25,15 @@ inline __m512 last_floats(__m512i halves) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(halves, 1)), 16));
 }
 
-// Two floats of every lane to a dword of two bf16, the even one in its low half.
+// Two floats of every lane to a dword of two bf16, the even one in its low half. Rounds ties away from zero: integer
+// operations run on both of the processor's vector ports, the conversion instruction and a shuffle on one.
 inline void store_pairs(uint8_t *line, __m512 even, __m512 odd) {
-    const __m512i interleave = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
-                                                21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-    _mm512_store_si512(line, _mm512_permutexvar_epi16(interleave, to_bf16(even, odd)));
+    const __m512i half = _mm512_set1_epi32(0x8000);
+    const __m512i high_halves = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
+    const __m512i low = _mm512_srli_epi32(_mm512_add_epi32(_mm512_castps_si512(even), half), 16);
+    const __m512i high = _mm512_add_epi32(_mm512_castps_si512(odd), half);
+    constexpr int LOW_OR_HIGH_AND_MASK = 0xf8;
+    _mm512_store_si512(line, _mm512_ternarylogic_epi32(low, high, high_halves, LOW_OR_HIGH_AND_MASK));
 }
 
 // What is left of 32 floats when their bf16 `high` is taken away, as bf16.

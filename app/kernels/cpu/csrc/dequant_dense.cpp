@@ -33,15 +33,22 @@ void read_step(int32_t type, const uint8_t *at, float *out) {
     }
 }
 
+bool is_whole(const WeightMatrix &weights, int64_t row, int64_t step) {
+    return row < weights.n_rows && (step + 1) * STEP_ELEMENTS <= weights.k && weights.nb0 == weights.info->block_bytes;
+}
+
+const uint8_t *row_step(const WeightMatrix &weights, int64_t row, int64_t step) {
+    return weights.data + row * weights.nb1 + step * STEP_ELEMENTS * weights.nb0;
+}
+
 // Step `step` of row `row` as 32 floats, zero past the matrix.
 void read_row_step(const WeightMatrix &weights, int64_t row, int64_t step, float *out) {
-    const int64_t first = step * STEP_ELEMENTS;
-    const int64_t n = row < weights.n_rows ? std::min<int64_t>(STEP_ELEMENTS, weights.k - first) : 0;
-    const uint8_t *at = weights.data + row * weights.nb1 + first * weights.nb0;
-    if (n == STEP_ELEMENTS && weights.nb0 == weights.info->block_bytes) {
+    const uint8_t *at = row_step(weights, row, step);
+    if (is_whole(weights, row, step)) {
         read_step(weights.info->type, at, out);
         return;
     }
+    const int64_t n = row < weights.n_rows ? weights.k - step * STEP_ELEMENTS : 0;
     for (int64_t i = 0; i < STEP_ELEMENTS; ++i) {
         out[i] = i < n ? element(weights.info->type, at + i * weights.nb0) : 0.0f;
     }
@@ -94,24 +101,45 @@ void store_lines(const __m512i *lines, uint8_t *step) {
     }
 }
 
+// Rows are read side by side, a line of each at a time, which is too many streams for the processor to foresee.
+void fetch_ahead(const WeightMatrix &weights, const uint8_t *at) {
+    constexpr int64_t STEPS_AHEAD = 6;
+    const int64_t bytes = STEP_ELEMENTS * weights.info->block_bytes;
+    for (int64_t line = 0; line < bytes; line += 64) {
+        __builtin_prefetch(at + STEPS_AHEAD * bytes + line, 0, 3);
+    }
+}
+
+// The two terms of 32 elements of a row; for BF16 the first is exact and the second not needed.
+void row_terms(const WeightMatrix &weights, int64_t row, int64_t step, __m512i *high, __m512i *low) {
+    fetch_ahead(weights, row_step(weights, row, step));
+    if (weights.info->type == TYPE_BF16 && is_whole(weights, row, step)) {
+        *high = _mm512_loadu_si512(row_step(weights, row, step));
+        return;
+    }
+    alignas(64) float values[STEP_ELEMENTS];
+    read_row_step(weights, row, step, values);
+    const __m512 front = _mm512_load_ps(values);
+    const __m512 back = _mm512_load_ps(values + 16);
+    *high = to_bf16(front, back);
+    *low = low_part(front, back, *high);
+}
+
 void fill_pairs(const WeightMatrix &weights, int64_t first, uint8_t *panel) {
     const bool exact = weights.info->type == TYPE_BF16;
     for (int64_t step = 0; step < n_steps(weights.k); ++step) {
         __m512i high[PANEL_ROWS];
         __m512i low[PANEL_ROWS];
         for (int row = 0; row < PANEL_ROWS; ++row) {
-            alignas(64) float values[STEP_ELEMENTS];
-            read_row_step(weights, first + row, step, values);
-            const __m512 front = _mm512_load_ps(values);
-            const __m512 back = _mm512_load_ps(values + 16);
-            high[row] = to_bf16(front, back);
-            low[row] = low_part(front, back, high[row]);
+            row_terms(weights, first + row, step, high + row, low + row);
         }
         transpose(high);
-        transpose(low);
         store_lines(high, panel);
-        store_lines(exact ? high : low, panel + PAIR_STEP_BYTES);
-        if (!exact) {
+        if (exact) {
+            store_lines(high, panel + PAIR_STEP_BYTES);
+        } else {
+            transpose(low);
+            store_lines(low, panel + PAIR_STEP_BYTES);
             store_lines(high, panel + 2 * PAIR_STEP_BYTES);
         }
         panel += PAIR_STEP_BYTES * n_terms(weights.info->type);

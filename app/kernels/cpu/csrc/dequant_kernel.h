@@ -97,10 +97,21 @@ LS_INLINE void put_sub_block(const D &decoder, int part, uint8_t *step) {
     }
 }
 
+// Weights of the block so far ahead are fetched while this one is decoded; it may be in the next group, which is next.
+constexpr int64_t FETCH_AHEAD_BYTES = 3072;
+
+template <class D>
+LS_INLINE void fetch_ahead(const uint8_t *columns) {
+    for (int64_t line = 0; line < PANEL_ROWS * D::BYTES; line += 64) {
+        __builtin_prefetch(columns + FETCH_AHEAD_BYTES + line, 0, 3);
+    }
+}
+
 template <class D, class Sink>
 void fill_blocks(const uint8_t *columns, int64_t n_blocks, uint8_t *panel) {
     constexpr int SUB_BLOCKS = D::ELEMENTS / STEP_ELEMENTS;
     for (int64_t block = 0; block < n_blocks; ++block) {
+        fetch_ahead<D>(columns);
         unrolled<PANEL_ROWS / LANES>([&](auto part) LS_INLINE_LAMBDA {
             const D decoder(columns, part);
             unrolled<SUB_BLOCKS>([&](auto s) LS_INLINE_LAMBDA {
