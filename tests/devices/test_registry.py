@@ -24,7 +24,7 @@ def test_without_names_accelerators_come_before_the_cpu() -> None:
 
 
 def test_names_are_found_in_any_case_and_described() -> None:
-    (device,) = open_devices(["cpu"], 1)
+    (device,) = open_devices(["cpu"], 1, executor="reference")
     assert device.info.name == "CPU"
     assert device.info.kind == DeviceKind.CPU
     assert device.info.description not in ("", "CPU")

@@ -49,7 +49,7 @@ class LocalModel:
         self.arch = get_architecture(self.gguf.architecture)
         self.hparams = self.arch.hparams(self.gguf.metadata)
         check_tensors(self.gguf, self.arch.tensors(self.hparams))
-        self.device = device or open_devices(["CPU"], 1)[0]
+        self.device = device or open_devices(["CPU"], 1, executor="reference")[0]
         self.weights = self._load()
         sizes = (self.hparams.n_embd_k_gqa, self.hparams.n_embd_v_gqa)
         layers = range(self.hparams.n_layer)

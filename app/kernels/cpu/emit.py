@@ -1,7 +1,9 @@
-"""Which graph nodes the native core computes, and the steps of each: a table from operation to emitter.
+"""Which graph nodes the native core computes, and the steps of each: a table from operation to
+emitter.
 
-`accepts` is asked of a verified node and is a pure function of it and of the library; a node that it refuses runs on the
-reference kernels. Products stand in `emit_matmul`. Follows the kernels' demands in `csrc/ops.h`.
+`accepts` is asked of a verified node and is a pure function of it and of the library; a node that
+it refuses runs on the reference kernels. Products stand in `emit_matmul`. Follows the kernels'
+demands in `csrc/ops.h`.
 """
 
 from collections.abc import Callable, Hashable, Sequence

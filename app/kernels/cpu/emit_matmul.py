@@ -1,8 +1,9 @@
 """MUL_MAT as native steps, and which weights are worth grouping.
 
-Few columns of a plain vector form go through MATVEC: activations are quantised once per source and shared by all weights
-that read it; weights that are not quantised read the rows themselves. Everything else goes through MATMUL, whose
-activations are converted once likewise where the machine multiplies in bf16. Follows `csrc/matvec.h` and `csrc/matmul.h`.
+Few columns of a plain vector form go through MATVEC: activations are quantised once per source and
+shared by all weights that read it; weights that are not quantised read the rows themselves.
+Everything else goes through MATMUL, whose activations are converted once likewise where the machine
+multiplies in bf16. Follows `csrc/matvec.h` and `csrc/matmul.h`.
 """
 
 from typing import Final

@@ -1,8 +1,8 @@
 """The structs that cross from Python to the native core, as numpy structured types.
 
-They mirror `csrc/plan.h` field by field; `struct_numbers` gives the sizes and offsets that the library's `ls_layout`
-must report, and a library that reports others is not used. Shapes and strides are ggml's: `ne` counts elements, `nb`
-counts bytes, fastest first.
+They mirror `csrc/plan.h` field by field; `struct_numbers` gives the sizes and offsets that the
+library's `ls_layout` must report, and a library that reports others is not used. Shapes and strides
+are ggml's: `ne` counts elements, `nb` counts bytes, fastest first.
 """
 
 import struct

@@ -1,7 +1,8 @@
 """Finds and loads the native core: the best of the built levels that this machine can run.
 
-Called by the native device. The libraries stand beside this file, one per level of instructions, and are loaded through
-ctypes; calls release the interpreter lock. A library whose structs differ from `layout` is an old build and not used.
+Called by the native device. The libraries stand beside this file, one per level of instructions,
+and are loaded through ctypes; calls release the interpreter lock. A library whose structs differ
+from `layout` is an old build and not used.
 """
 
 import ctypes
@@ -118,7 +119,8 @@ class ThreadPool:
 
 
 def load_library(level: str | None = None) -> "tuple[NativeLibrary | None, str]":
-    """Return the best level's library (or `level`'s), and why there is none or what was passed over.
+    """Return the best level's library (or `level`'s), and why there is none or what was passed
+    over.
 
     Raises: ConfigError for an unknown level, or one that was asked for and cannot be used.
     """

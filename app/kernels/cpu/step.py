@@ -1,7 +1,8 @@
 """One step of the native core before its scratch memory has an address.
 
-Emitters (`emit`) make steps, the device's compiler orders them, finds out which may overlap, and packs them. Memory is
-named by `Place`: an address, or an area of scratch whose address is settled last.
+Emitters (`emit`) make steps, the device's compiler orders them, finds out which may overlap, and
+packs them. Memory is named by an address, or an area of scratch whose address is settled
+last.
 """
 
 from collections.abc import Sequence
@@ -33,7 +34,7 @@ class Scratch:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A tensor as a kernel sees it; `scratch` says that its bytes stand there and not at `address`."""
+    """A tensor as a kernel sees it; with `scratch` its bytes stand there, not at `address`."""
 
     address: int
     nbytes: int
@@ -96,7 +97,9 @@ class StepSpec:
         scratch, size = 0, 0
         if self.scratch is not None:
             scratch, size = _area(self.scratch, areas), self.scratch.size
-        return STEP_FORMAT.pack(self.kind, self.node, self.params.raw, *fields, scratch, size, self.flags)
+        return STEP_FORMAT.pack(
+            self.kind, self.node, self.params.raw, *fields, scratch, size, self.flags
+        )
 
 
 def ref_at(tensor: Tensor, address: int, layout: int = 0) -> Ref:

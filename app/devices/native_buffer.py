@@ -1,0 +1,112 @@
+"""A buffer of the native CPU device: a private anonymous mapping, and where a tensor's bytes are in
+it.
+
+The mapping is zeroed, page-aligned, and free of cost until it is touched, so that nobody reads what
+another client left behind. `region` does all bounds checks for transfers and for kernels. Grouped
+weights (`native_weights`) are recorded here, under the buffer's lock: their bytes are not what a
+client wrote.
+"""
+
+import ctypes
+import mmap
+from dataclasses import dataclass
+from threading import RLock
+
+from app.errors import GraphError
+from app.ggml.tensor import Tensor
+
+_GRAIN = 64
+_HUGE_PAGE = 2 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedRegion:
+    """Rows of one weight that are stored in groups: bytes [start, end), and what to turn back."""
+
+    start: int
+    end: int
+    type: int
+    ne0: int
+    n_rows: int
+
+
+class NativeBuffer:
+    """Bytes of the host; `size` is what was asked, the mapping a whole number of 64-byte units."""
+
+    def __init__(self, size: int) -> None:
+        """Raises: OSError when the system has not got the memory."""
+        self._size = size
+        self.lock = RLock()
+        self.regions: dict[int, GroupedRegion] = {}
+        # What the reference kernels see of the same memory, made when one is needed.
+        self.twin: object | None = None
+        padded = max(_GRAIN, -(-size // _GRAIN) * _GRAIN)
+        self._map: mmap.mmap | None = mmap.mmap(
+            -1, padded, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        )
+        if padded >= _HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
+            self._map.madvise(mmap.MADV_HUGEPAGE)
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+
+    @property
+    def size(self) -> int:
+        """Bytes of the buffer."""
+        return self._size
+
+    @property
+    def address(self) -> int:
+        """Address of the first byte.
+
+        Raises: GraphError when the buffer was freed.
+        """
+        self.mapping()
+        return self._address
+
+    def mapping(self) -> mmap.mmap:
+        """Return the bytes.
+
+        Raises: GraphError when the buffer was freed.
+        """
+        if self._map is None:
+            raise GraphError(f"buffer of {self._size} bytes: used after it was freed")
+        return self._map
+
+    def release(self) -> None:
+        """Let the memory go."""
+        self._map = None
+        self.twin = None
+        self.regions.clear()
+
+
+def place(tensor: Tensor) -> tuple[NativeBuffer, int]:
+    """Return a tensor's buffer and its first byte there.
+
+    Raises: GraphError when it has none, or one of another device.
+    """
+    buffer, offset = tensor.buffer, tensor.offset
+    if buffer is None and tensor.view_src is not None and tensor.view_src.buffer is not None:
+        buffer = tensor.view_src.buffer
+        offset = tensor.view_src.offset + tensor.view_offs
+    if not isinstance(buffer, NativeBuffer):
+        held = "no buffer" if buffer is None else f"a {type(buffer).__name__}"
+        raise GraphError(f"tensor '{tensor.name}': has {held}, expected a buffer of this device")
+    return buffer, offset
+
+
+def region(tensor: Tensor, offset: int, size: int) -> tuple[NativeBuffer, int]:
+    """Return the buffer of `tensor` and where in it its bytes `offset`…`offset + size` start.
+
+    Raises: GraphError when they are not all in the tensor, or the tensor not all in the buffer.
+    """
+    buffer, start = place(tensor)
+    nbytes = tensor.nbytes
+    if offset < 0 or size < 0 or offset + size > nbytes:
+        raise GraphError(
+            f"tensor '{tensor.name}': bytes {offset}…{offset + size}, expected within 0…{nbytes}"
+        )
+    if start < 0 or start + nbytes > buffer.size or min(tensor.nb) < 0:
+        raise GraphError(
+            f"tensor '{tensor.name}' {list(tensor.ne)} with strides {list(tensor.nb)}: bytes "
+            f"{start}…{start + nbytes}, expected within its buffer of {buffer.size}"
+        )
+    return buffer, start + offset
