@@ -1,6 +1,11 @@
-"""The ASGI application: routes and the layers around them."""
+"""The ASGI application: routes and the layers around them.
 
-from starlette.applications import Starlette
+Routes read their bodies themselves (`app.api.fields`), because llama-server's rules about absent,
+null and wrong fields are not those of a schema library, and nothing may ever answer in FastAPI's
+own error form.
+"""
+
+from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -22,10 +27,11 @@ from app.api.routes import absent, generate, metrics, page, state, text
 from app.api.service import Service
 
 
-def create_app(service: Service) -> Starlette:
+def create_app(service: Service) -> FastAPI:
     """Return the application; it answers 503 until `service` has a model."""
     settings = service.settings
-    app = Starlette(
+    app = FastAPI(
+        openapi_url=None,
         routes=[
             *state.routes(service),
             *generate.routes(service),

@@ -2,6 +2,8 @@
 
 from collections.abc import AsyncGenerator, Sequence
 
+from sse_starlette.event import ServerSentEvent
+
 from app.api.dialects.base import Dialect
 from app.api.feed import Feed
 from app.api.json_value import Json, dump_json
@@ -14,7 +16,7 @@ PING = b":\n\n"
 
 def sse_event(value: Json) -> bytes:
     """Return one server-sent event with a JSON value."""
-    return b"data: " + dump_json(value) + b"\n\n"
+    return ServerSentEvent(data=dump_json(value).decode(), sep="\n").encode()
 
 
 async def whole_answer(feed: Feed, transcripts: Sequence[Transcript], dialect: Dialect) -> Json:
