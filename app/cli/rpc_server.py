@@ -50,6 +50,8 @@ class Options:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the worker until SIGTERM or SIGINT; return the exit status."""
+    # torch's idle threads would otherwise spin on cores that other workers of this machine need.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         options = parse_options(sys.argv[1:] if argv is None else argv, os.environ)
         return _run(options)
