@@ -20,6 +20,13 @@ class SplitMode(Enum):
     LAYER = "layer"
 
 
+class CpuExecutor(Enum):
+    """What runs graphs on the host's own CPU."""
+
+    NATIVE = "native"
+    REFERENCE = "reference"
+
+
 class FlashAttention(Enum):
     """Whether attention is one fused operation."""
 
@@ -64,6 +71,7 @@ class EngineConfig:
     cache_type_k: GGMLType = GGMLType.F16
     cache_type_v: GGMLType = GGMLType.F16
     flash_attn: FlashAttention = FlashAttention.AUTO
+    cpu_executor: CpuExecutor = CpuExecutor.NATIVE
     threads: int | None = None
     threads_batch: int | None = None
     slot_prompt_similarity: float = 0.1

@@ -126,7 +126,7 @@ def _load(
 ) -> LoadedModel:
     sizes = settle(config, file.hparams)
     model = _model_spec(config, file)
-    pool = open_pool(config.rpc_endpoints, config.devices, config.threads)
+    pool = open_pool(config)
     try:
         request = _placement_request(config, file, model, sizes, pool)
         placement = place(request)

@@ -6,10 +6,10 @@ imported when something has to run here, so that a main host with everything on 
 and starts quickly.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.devices.base import Device
+from app.engine.config import CpuExecutor, EngineConfig
 from app.engine.facade import WorkerStats
 from app.errors import ConfigError
 from app.rpc_backend.client.connect import open_workers
@@ -24,6 +24,7 @@ class Pool:
 
     devices: list[Device]
     threads: int | None
+    cpu_executor: CpuExecutor = CpuExecutor.NATIVE
     _host: Device | None = None
 
     @property
@@ -32,7 +33,8 @@ class Pool:
         if self._host is None:
             from app.devices.registry import open_devices
 
-            self._host = open_devices(["CPU"], self.threads)[0]
+            executor = self.cpu_executor.value
+            self._host = open_devices(["CPU"], self.threads, executor=executor)[0]
         return self._host
 
     def worker_stats(self) -> tuple[WorkerStats, ...]:
@@ -55,28 +57,31 @@ class Pool:
             device.close()
 
 
-def open_pool(endpoints: Sequence[str], names: tuple[str, ...] | None, threads: int | None) -> Pool:
-    """Connect to the workers and open the local accelerators; `names` picks and orders them.
+def open_pool(config: EngineConfig) -> Pool:
+    """Connect to the workers and open the local accelerators; `config.devices` picks and orders.
 
     Raises: ConfigError for an unknown name, DeviceLostError for a worker that cannot be used.
     """
-    devices: list[Device] = list(open_workers(endpoints)) if endpoints else []
+    devices: list[Device] = list(open_workers(config.rpc_endpoints)) if config.rpc_endpoints else []
     devices += _local_accelerators()
-    if names is None:
-        return Pool(devices, threads)
-    if names == NO_DEVICES:
-        wanted: list[Device] = []
-    else:
-        by_name = {device.info.name: device for device in devices}
-        unknown = [name for name in names if name not in by_name]
-        if unknown:
-            known = ", ".join(by_name) or "(none)"
-            raise ConfigError(f"--device {', '.join(unknown)}: expected some of {known}")
-        wanted = [by_name[name] for name in names]
+    wanted = _picked(devices, config.devices)
     for device in devices:
         if device not in wanted:
             device.close()
-    return Pool(wanted, threads)
+    return Pool(wanted, config.threads, config.cpu_executor)
+
+
+def _picked(devices: list[Device], names: tuple[str, ...] | None) -> list[Device]:
+    if names is None:
+        return devices
+    if names == NO_DEVICES:
+        return []
+    by_name = {device.info.name: device for device in devices}
+    unknown = [name for name in names if name not in by_name]
+    if unknown:
+        known = ", ".join(by_name) or "(none)"
+        raise ConfigError(f"--device {', '.join(unknown)}: expected some of {known}")
+    return [by_name[name] for name in names]
 
 
 def _local_accelerators() -> list[Device]:

@@ -6,6 +6,7 @@ The reference executor computes in float32, so only the order of its sums differ
 import numpy as np
 import pytest
 
+from app.engine.config import CpuExecutor
 from app.ggml.types import GGMLType
 from tests.acceptance.measure import CLEAR_MARGIN, STOCK_DISTANCE, Record, distance, report
 from tests.helpers.assets import asset
@@ -21,7 +22,12 @@ pytestmark = pytest.mark.model
 @pytest.mark.parametrize("name", ["smollm2", "gemma3"])
 def test_the_reference_executor_is_exact(name: str, record_property: Record) -> None:
     path = asset(name)
-    config = small_run(path, cache_type_k=GGMLType.F32, cache_type_v=GGMLType.F32)
+    config = small_run(
+        path,
+        cpu_executor=CpuExecutor.REFERENCE,
+        cache_type_k=GGMLType.F32,
+        cache_type_v=GGMLType.F32,
+    )
     with running_engine(config) as asker:
         assert len(asker.tokens(PROMPTS[LONG_PROMPT])) > 800
         distances = [distance(asker, path, prompt) for prompt in PROMPTS]
