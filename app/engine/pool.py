@@ -31,9 +31,11 @@ class Pool:
     def host(self) -> Device:
         """The main host's own CPU."""
         if self._host is None:
-            from app.devices.registry import open_devices
+            from app.devices.registry import Executor, open_devices
 
-            executor = self.cpu_executor.value
+            executor: Executor = (
+                "reference" if self.cpu_executor is CpuExecutor.REFERENCE else "native"
+            )
             self._host = open_devices(["CPU"], self.threads, executor=executor)[0]
         return self._host
 
