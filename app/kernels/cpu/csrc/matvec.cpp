@@ -2,7 +2,7 @@
 // rows that are in no group one by one.
 #include "matvec.h"
 
-#include <algorithm>
+#include <array>
 
 #include "matvec_kernel.h"
 
@@ -14,9 +14,16 @@ float *output(const Step &step, int64_t token, int64_t row) {
     return reinterpret_cast<float *>(step.dst.data + token * step.dst.nb[1]) + row;
 }
 
+template <int... T>
+constexpr std::array<int, sizeof...(T)> as_array(std::integer_sequence<int, T...>) {
+    return {T...};
+}
+
+constexpr auto TOKEN_STEPS = as_array(TokenSteps{});
+
 // Index of the largest step of tokens that fits.
-int token_step(int64_t n_tokens) {
-    int index = N_TOKEN_STEPS - 1;
+size_t token_step(int64_t n_tokens) {
+    size_t index = TOKEN_STEPS.size() - 1;
     while (TOKEN_STEPS[index] > n_tokens) {
         --index;
     }
@@ -31,7 +38,7 @@ void multiply_groups(const Step &step, const TypeInfo &info, const MatvecType &k
     for (int64_t group = first; group < last; ++group) {
         const uint8_t *weights = group_block(info, step.src[0].data, k, group, 0);
         for (int64_t token = 0; token < n_tokens;) {
-            const int index = token_step(n_tokens - token);
+            const size_t index = token_step(n_tokens - token);
             kernels.products[index](weights, n_blocks, step.src[1].data + token * act_stride, act_stride,
                                     reinterpret_cast<uint8_t *>(output(step, token, group * GROUP_ROWS)), step.dst.nb[1]);
             token += TOKEN_STEPS[index];

@@ -11,12 +11,18 @@ namespace ls {
 using GroupProduct = void (*)(const uint8_t *weights, int64_t n_blocks, const uint8_t *acts, int64_t act_stride,
                               uint8_t *out, int64_t out_stride);
 
-constexpr int TOKEN_STEPS[] = {1, 2, 4, 8};
-constexpr int N_TOKEN_STEPS = MAX_TOKENS == 8 ? 4 : 3;
+// How many tokens a kernel takes at once. With 8 of them AVX512 is bound by arithmetic, no longer by reading.
+#if defined(__AVX512VNNI__)
+using TokenSteps = std::integer_sequence<int, 1, 2, 3, 4, 6, 8>;
+#elif defined(__AVX2__)
+using TokenSteps = std::integer_sequence<int, 1, 2, 3, 4>;
+#else
+using TokenSteps = std::integer_sequence<int, 1, 2, 4>;
+#endif
 
 struct MatvecType {
     int32_t type;
-    GroupProduct products[4];  // for 1, 2, 4 and 8 tokens; null where that is more than MAX_TOKENS
+    GroupProduct products[TokenSteps::size()];
 };
 
 // Rows of the tables in matvec_q.cpp and matvec_k.cpp; null when the type is not there.
@@ -27,8 +33,8 @@ const MatvecType *matvec_k_type(int32_t type);
 constexpr int64_t PREFETCH_BYTES = 4096;
 
 template <class D, int S>
-LS_INLINE void prefetch_part(const uint8_t *column) {
-    constexpr int64_t BYTES = int64_t{D::BYTES} * GROUP_ROWS * 32 / D::ELEMENTS;
+LS_INLINE void prefetch_ahead(const uint8_t *column) {
+    constexpr int64_t BYTES = int64_t{D::BYTES} * GROUP_ROWS * ACT_ELEMENTS / D::ELEMENTS;
     for (int64_t line = 0; line < BYTES; line += 64) {
         __builtin_prefetch(column + PREFETCH_BYTES + S * BYTES + line, 0, 3);
     }
@@ -102,32 +108,42 @@ LS_INLINE void add_halves(const D &d, const U *q, const uint8_t *acts, int64_t a
     }
 }
 
+// One block of LANES rows: part `part` of a group.
+template <class D, int T>
+LS_INLINE void add_block(const uint8_t *column, int part, const uint8_t *acts, int64_t act_stride, F *sums) {
+    const D decoder(column, part);
+    unrolled<D::ELEMENTS / ACT_ELEMENTS>([&](auto s) LS_INLINE_LAMBDA {
+        constexpr int S = decltype(s)::value;
+        if (part == 0) {
+            prefetch_ahead<D, S>(column);
+        }
+        U q[8];
+        decoder.template unpack<S>(q);
+        const uint8_t *sub_acts = acts + S * sizeof(ActBlock);
+        if constexpr (D::FORM == Form::HALVES) {
+            add_halves<D, S, T>(decoder, q, sub_acts, act_stride, sums);
+        } else {
+            add_whole<D, S, T>(decoder, q, sub_acts, act_stride, sums);
+        }
+    });
+}
+
 template <class D, int T>
 void group_product(const uint8_t *weights, int64_t n_blocks, const uint8_t *acts, int64_t act_stride, uint8_t *out,
                    int64_t out_stride) {
     constexpr int PARTS = GROUP_ROWS / LANES;
-    constexpr int SUB_BLOCKS = D::ELEMENTS / ACT_ELEMENTS;
     F sums[PARTS][T] = {};
     for (int64_t block = 0; block < n_blocks; ++block) {
-        unrolled<PARTS>([&](auto part) LS_INLINE_LAMBDA {
-            const D decoder(weights, part);
-            unrolled<SUB_BLOCKS>([&](auto s) LS_INLINE_LAMBDA {
-                constexpr int S = decltype(s)::value;
-                if constexpr (part == 0) {
-                    prefetch_part<D, S>(weights);
-                }
-                U q[8];
-                decoder.template unpack<S>(q);
-                const uint8_t *sub_acts = acts + S * sizeof(ActBlock);
-                if constexpr (D::FORM == Form::HALVES) {
-                    add_halves<D, S, T>(decoder, q, sub_acts, act_stride, sums[part]);
-                } else {
-                    add_whole<D, S, T>(decoder, q, sub_acts, act_stride, sums[part]);
-                }
-            });
-        });
+        if constexpr (PARTS == 1) {
+            add_block<D, T>(weights, 0, acts, act_stride, sums[0]);
+        } else {
+#pragma GCC unroll 1
+            for (int part = 0; part < PARTS; ++part) {
+                add_block<D, T>(weights, part, acts, act_stride, sums[part]);
+            }
+        }
         weights += GROUP_ROWS * D::BYTES;
-        acts += SUB_BLOCKS * sizeof(ActBlock);
+        acts += D::ELEMENTS / ACT_ELEMENTS * sizeof(ActBlock);
     }
     for (int t = 0; t < T; ++t) {
         for (int part = 0; part < PARTS; ++part) {
@@ -136,13 +152,14 @@ void group_product(const uint8_t *weights, int64_t n_blocks, const uint8_t *acts
     }
 }
 
+template <class D, int... T>
+constexpr MatvecType matvec_type_for(int32_t type, std::integer_sequence<int, T...>) {
+    return {type, {group_product<D, T>...}};
+}
+
 template <class D>
 constexpr MatvecType matvec_type(int32_t type) {
-    if constexpr (MAX_TOKENS == 8) {
-        return {type, {group_product<D, 1>, group_product<D, 2>, group_product<D, 4>, group_product<D, 8>}};
-    } else {
-        return {type, {group_product<D, 1>, group_product<D, 2>, group_product<D, 4>, nullptr}};
-    }
+    return matvec_type_for<D>(type, TokenSteps{});
 }
 
 }  // namespace ls

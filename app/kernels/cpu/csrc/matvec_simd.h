@@ -16,13 +16,10 @@ namespace ls {
 
 #if defined(__AVX512VNNI__)
 constexpr int LANES = 16;
-constexpr int MAX_TOKENS = 8;  // of one pass over the weights: what the registers hold
 #elif defined(__AVX2__)
 constexpr int LANES = 8;
-constexpr int MAX_TOKENS = 4;
 #else
 constexpr int LANES = 4;
-constexpr int MAX_TOKENS = 4;
 #endif
 
 typedef uint32_t U __attribute__((vector_size(4 * LANES)));
