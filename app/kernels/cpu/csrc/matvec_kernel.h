@@ -29,14 +29,18 @@ struct MatvecType {
 const MatvecType *matvec_q_type(int32_t type);
 const MatvecType *matvec_k_type(int32_t type);
 
+constexpr int PARTS = GROUP_ROWS / LANES;
+
 // How far ahead of the decoder weights are fetched. Measured: 4 to 8 KiB read at the speed of memory, 2 KiB at 80 % of it.
 constexpr int64_t PREFETCH_BYTES = 4096;
 
+// The parts of a group share its lines.
 template <class D, int S>
-LS_INLINE void prefetch_ahead(const uint8_t *column) {
+LS_INLINE void prefetch_ahead(const uint8_t *column, int part) {
     constexpr int64_t BYTES = int64_t{D::BYTES} * GROUP_ROWS * ACT_ELEMENTS / D::ELEMENTS;
-    for (int64_t line = 0; line < BYTES; line += 64) {
-        __builtin_prefetch(column + PREFETCH_BYTES + S * BYTES + line, 0, 3);
+    const uint8_t *first = column + PREFETCH_BYTES + S * BYTES + 64 * part;
+    for (int64_t line = 0; line < BYTES; line += 64 * PARTS) {
+        __builtin_prefetch(first + line, 0, 3);
     }
 }
 
@@ -114,9 +118,7 @@ LS_INLINE void add_block(const uint8_t *column, int part, const uint8_t *acts, i
     const D decoder(column, part);
     unrolled<D::ELEMENTS / ACT_ELEMENTS>([&](auto s) LS_INLINE_LAMBDA {
         constexpr int S = decltype(s)::value;
-        if (part == 0) {
-            prefetch_ahead<D, S>(column);
-        }
+        prefetch_ahead<D, S>(column, part);
         U q[8];
         decoder.template unpack<S>(q);
         const uint8_t *sub_acts = acts + S * sizeof(ActBlock);
@@ -131,7 +133,6 @@ LS_INLINE void add_block(const uint8_t *column, int part, const uint8_t *acts, i
 template <class D, int T>
 void group_product(const uint8_t *weights, int64_t n_blocks, const uint8_t *acts, int64_t act_stride, uint8_t *out,
                    int64_t out_stride) {
-    constexpr int PARTS = GROUP_ROWS / LANES;
     F sums[PARTS][T] = {};
     for (int64_t block = 0; block < n_blocks; ++block) {
         if constexpr (PARTS == 1) {
