@@ -48,7 +48,7 @@ void load_head(const TypeInfo &info, const uint8_t *in, int64_t n, float *out) {
 
 Attention::Attention(const Step &step)
     : q(step.src[0]), k(step.src[1]), v(step.src[2]), mask(step.src[3]), dst(step.dst),
-      sinks(reinterpret_cast<const float *>(step.src[4].data)), n_tokens(q.ne[1]), n_kv(k.ne[1]), n_head(q.ne[2]),
+      k_type(*type_info(k.type)), v_type(*type_info(v.type)), sinks(reinterpret_cast<const float *>(step.src[4].data)), n_tokens(q.ne[1]), n_kv(k.ne[1]), n_head(q.ne[2]),
       n_head_kv(k.ne[2]), n_seq(q.ne[3]), group(n_head / n_head_kv), dk(k.ne[0]), dv(v.ne[0]), dk_pad(whole_vectors(dk)),
       dv_pad(whole_vectors(dv)), scale(param_f32(step, 0)), max_bias(param_f32(step, 1)), softcap(param_f32(step, 2)) {
     if (softcap != 0.0f) {
@@ -64,11 +64,16 @@ void Attention::load_query(int64_t token, int64_t head, int64_t seq, float *out)
     std::fill(out + dk, out + dk_pad, 0.0f);
 }
 
-void load_heads(const TensorRef &t, int64_t first, int64_t count, int64_t padded_count, int64_t head, int64_t seq, float *out,
+void load_heads(const TensorRef &t, const TypeInfo &info, int64_t first, int64_t count, int64_t padded_count, int64_t head, int64_t seq, float *out,
                 int64_t stride) {
-    const TypeInfo &info = *type_info(t.type);
+    constexpr int64_t AHEAD = 32;  // rows: what comes next in a cache is wanted next, and takes so long to come
+    const int64_t bytes = row_bytes(info, t.ne[0]);
     for (int64_t i = 0; i < count; ++i, out += stride) {
-        load_head(info, row_of(t, first + i, head, seq), t.ne[0], out);
+        const uint8_t *row = row_of(t, first + i, head, seq);
+        for (int64_t at = 0; at < bytes; at += 64) {
+            __builtin_prefetch(row + AHEAD * t.nb[1] + at);
+        }
+        load_head(info, row, t.ne[0], out);
         std::fill(out + t.ne[0], out + stride, 0.0f);
     }
     std::fill(out, out + (padded_count - count) * stride, 0.0f);

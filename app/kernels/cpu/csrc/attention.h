@@ -5,6 +5,7 @@
 #pragma once
 
 #include "ops.h"
+#include "types.h"
 #include "vec.h"
 
 namespace ls {
@@ -13,6 +14,7 @@ struct Attention {
     explicit Attention(const Step &step);
 
     const TensorRef &q, &k, &v, &mask, &dst;
+    const TypeInfo &k_type, &v_type;
     const float *sinks;
     int64_t n_tokens, n_kv, n_head, n_head_kv, n_seq, group;
     int64_t dk, dv;          // elements of a head
@@ -35,7 +37,7 @@ struct Attention {
 inline bool is_decode(const Attention &a) { return a.rows() <= 8; }
 
 // Rows [first, first + count) of one head as floats, each zero-padded to `stride`; zeros from `count` to `padded_count`.
-void load_heads(const TensorRef &t, int64_t first, int64_t count, int64_t padded_count, int64_t head, int64_t seq, float *out,
+void load_heads(const TensorRef &t, const TypeInfo &info, int64_t first, int64_t count, int64_t padded_count, int64_t head, int64_t seq, float *out,
                 int64_t stride);
 
 float alibi_slope(int64_t head, int64_t n_head, float max_bias);

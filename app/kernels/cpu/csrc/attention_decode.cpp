@@ -1,7 +1,8 @@
-// Attention of few query rows: K and V are read once, row by row, and the keys are shared out evenly over the threads.
+// Attention of few query rows: K and V are read once and in the order of memory, all heads of a key after one another,
+// and the keys are shared out evenly over the threads.
 //
-// Each thread keeps, per K head that it has keys of, the greatest logit, the sum of weights and the weighted sum of V
-// rows; ATTENTION_COMBINE joins them. Blocks of 16 keys that no row may see are not read.
+// Each thread keeps, per query row, the greatest logit, the sum of weights and the weighted sum of V rows over its keys;
+// ATTENTION_COMBINE joins them. Blocks of 16 keys that no row may see are not read.
 #include <cmath>
 
 #include "attention.h"
@@ -17,24 +18,27 @@ constexpr int TILE = KEYS * TILE_BLOCKS;
 constexpr int64_t HEADER = 64;  // bytes: how many threads left parts
 static_assert(KEYS % VW == 0, "whole vectors of keys");
 
+// Query rows of one sequence: heads times tokens.
+int64_t seq_rows(const Attention &a) { return a.n_head * a.n_tokens; }
+
 // One row's part: greatest logit, sum of weights, then the weighted sum of V.
 int64_t part_floats(const Attention &a) { return a.dv_pad + VW; }
-int64_t parts_floats(const Attention &a) { return a.pairs() * a.rows() * part_floats(a); }
+int64_t parts_floats(const Attention &a) { return a.n_seq * seq_rows(a) * part_floats(a); }
 
 int64_t workspace_floats(const Attention &a) {
     const int64_t tile = KEYS * std::max(a.dk_pad, a.dv_pad);
     const int64_t blocks = (a.n_kv + KEYS - 1) / KEYS;
-    return a.rows() * (a.dk_pad + TILE) + tile + (blocks + VW - 1) / VW * VW;
+    return seq_rows(a) * (a.dk_pad + TILE) + tile + (blocks + VW - 1) / VW * VW;
 }
 
 struct Workspace {
     Workspace(const Attention &a, const Step &step, int ith)
         : parts(reinterpret_cast<float *>(step.scratch + HEADER) + ith * (parts_floats(a) + workspace_floats(a))),
-          queries(parts + parts_floats(a)), weights(queries + a.rows() * a.dk_pad), tile(weights + a.rows() * TILE),
+          queries(parts + parts_floats(a)), weights(queries + seq_rows(a) * a.dk_pad), tile(weights + seq_rows(a) * TILE),
           blocks(reinterpret_cast<int32_t *>(tile + KEYS * std::max(a.dk_pad, a.dv_pad))) {}
 
-    float *part(const Attention &a, int64_t pair, int64_t row) const {
-        return parts + (pair * a.rows() + row) * part_floats(a);
+    float *part(const Attention &a, int64_t seq, int64_t row) const {
+        return parts + (seq * seq_rows(a) + row) * part_floats(a);
     }
 
     float *parts, *queries, *weights, *tile;
@@ -167,51 +171,73 @@ void mix(const float *weights, const float *tile, int64_t stride, float *out) {
     }
 }
 
-struct Segment {
-    int64_t pair, head_kv, seq;
-};
-
-void attend_tile(const Attention &a, const Workspace &w, const Segment &s, const int32_t *blocks, int64_t n) {
-    for (int64_t b = 0; b < n; ++b) {
-        const int64_t first = static_cast<int64_t>(blocks[b]) * KEYS;
-        const int64_t count = std::min<int64_t>(KEYS, a.n_kv - first);
-        load_heads(a.k, first, count, KEYS, s.head_kv, s.seq, w.tile, a.dk_pad);
-        for (int64_t row = 0; row < a.rows(); ++row) {
-            const int64_t head = s.head_kv * a.group + row / a.n_tokens;
-            const uint16_t *mask =
-                a.mask.data == nullptr ? nullptr : a.mask_row(row % a.n_tokens, head, s.seq) + first;
-            float *logits = w.weights + row * TILE + b * KEYS;
-            dot_keys(w.queries + row * a.dk_pad, w.tile, a.dk_pad, logits);
-            finish_logits(a, mask, alibi_slope(head, a.n_head, a.max_bias), count, logits);
-        }
-    }
-    for (int64_t row = 0; row < a.rows(); ++row) {
-        weigh(w.weights + row * TILE, n * KEYS, w.part(a, s.pair, row), a.dv_pad);
-    }
-    for (int64_t b = 0; b < n; ++b) {
-        const int64_t first = static_cast<int64_t>(blocks[b]) * KEYS;
-        load_heads(a.v, first, std::min<int64_t>(KEYS, a.n_kv - first), KEYS, s.head_kv, s.seq, w.tile, a.dv_pad);
-        for (int64_t row = 0; row < a.rows(); ++row) {
-            mix(w.weights + row * TILE + b * KEYS, w.tile, a.dv_pad, w.part(a, s.pair, row) + VW);
+void block_logits(const Attention &a, const Workspace &w, int64_t seq, int64_t first, float *out) {
+    const int64_t count = std::min<int64_t>(KEYS, a.n_kv - first);
+    for (int64_t head_kv = 0; head_kv < a.n_head_kv; ++head_kv) {
+        load_heads(a.k, a.k_type, first, count, KEYS, head_kv, seq, w.tile, a.dk_pad);
+        for (int64_t head = head_kv * a.group; head < (head_kv + 1) * a.group; ++head) {
+            const float slope = alibi_slope(head, a.n_head, a.max_bias);
+            for (int64_t token = 0; token < a.n_tokens; ++token) {
+                const int64_t row = head * a.n_tokens + token;
+                const uint16_t *mask = a.mask.data == nullptr ? nullptr : a.mask_row(token, head, seq) + first;
+                dot_keys(w.queries + row * a.dk_pad, w.tile, a.dk_pad, out + row * TILE);
+                finish_logits(a, mask, slope, count, out + row * TILE);
+            }
         }
     }
 }
 
-void attend(const Attention &a, const Workspace &w, const Segment &s, const int32_t *blocks, int64_t n) {
-    for (int64_t row = 0; row < a.rows(); ++row) {
-        const int64_t head = s.head_kv * a.group + row / a.n_tokens;
-        a.load_query(row % a.n_tokens, head, s.seq, w.queries + row * a.dk_pad);
+void mix_block(const Attention &a, const Workspace &w, int64_t seq, int64_t first, const float *weights) {
+    const int64_t count = std::min<int64_t>(KEYS, a.n_kv - first);
+    for (int64_t head_kv = 0; head_kv < a.n_head_kv; ++head_kv) {
+        load_heads(a.v, a.v_type, first, count, KEYS, head_kv, seq, w.tile, a.dv_pad);
+        for (int64_t row = head_kv * a.rows(); row < (head_kv + 1) * a.rows(); ++row) {
+            mix(weights + row * TILE, w.tile, a.dv_pad, w.part(a, seq, row) + VW);
+        }
+    }
+}
+
+void attend_tile(const Attention &a, const Workspace &w, int64_t seq, const int32_t *blocks, int64_t n) {
+    const auto first_key = [&](int64_t b) { return static_cast<int64_t>(blocks[b]) * KEYS; };
+    for (int64_t b = 0; b < n; ++b) {
+        block_logits(a, w, seq, first_key(b), w.weights + b * KEYS);
+    }
+    for (int64_t row = 0; row < seq_rows(a); ++row) {
+        weigh(w.weights + row * TILE, n * KEYS, w.part(a, seq, row), a.dv_pad);
+    }
+    for (int64_t b = 0; b < n; ++b) {
+        mix_block(a, w, seq, first_key(b), w.weights + b * KEYS);
+    }
+}
+
+void attend(const Attention &a, const Workspace &w, int64_t seq, const int32_t *blocks, int64_t n) {
+    for (int64_t row = 0; row < seq_rows(a); ++row) {
+        a.load_query(row % a.n_tokens, row / a.n_tokens, seq, w.queries + row * a.dk_pad);
     }
     for (int64_t b = 0; b < n; b += TILE_BLOCKS) {
-        attend_tile(a, w, s, blocks + b, std::min<int64_t>(TILE_BLOCKS, n - b));
+        attend_tile(a, w, seq, blocks + b, std::min<int64_t>(TILE_BLOCKS, n - b));
     }
 }
 
 void clear_parts(const Attention &a, const Workspace &w) {
-    for (int64_t i = 0; i < a.pairs() * a.rows(); ++i) {
+    for (int64_t i = 0; i < a.n_seq * seq_rows(a); ++i) {
         float *part = w.parts + i * part_floats(a);
         std::fill(part, part + part_floats(a), 0.0f);
         part[0] = -INFINITY;
+    }
+}
+
+void join_part(const float *part, float *sum, int64_t dv) {
+    if (part[0] == -INFINITY) {
+        return;
+    }
+    const float largest = std::max(sum[0], part[0]);
+    const float mine = std::exp(sum[0] - largest);
+    const float other = std::exp(part[0] - largest);
+    sum[0] = largest;
+    sum[1] = sum[1] * mine + part[1] * other;
+    for (int64_t i = 0; i < dv; ++i) {
+        sum[VW + i] = sum[VW + i] * mine + part[VW + i] * other;
     }
 }
 
@@ -233,20 +259,18 @@ int32_t attention_decode(const Attention &a, const Step &step, int ith, int nth)
     int64_t n_visible = 0;
     for (int64_t seq = 0; seq < a.n_seq; ++seq) {
         n_visible = list_blocks(a, seq, w.blocks);
-        total += n_visible * a.n_head_kv;
+        total += n_visible;
     }
     const Range mine = share(total, ith, nth);
     int64_t start = 0;
-    for (int64_t seq = 0; seq < a.n_seq && start < mine.last; ++seq) {
+    for (int64_t seq = 0; seq < a.n_seq && start < mine.last; ++seq, start += n_visible) {
         if (a.n_seq > 1) {
             n_visible = list_blocks(a, seq, w.blocks);
         }
-        for (int64_t head = 0; head < a.n_head_kv; ++head, start += n_visible) {
-            const int64_t first = std::max(mine.first - start, int64_t{0});
-            const int64_t last = std::min(mine.last - start, n_visible);
-            if (first < last) {
-                attend(a, w, {seq * a.n_head_kv + head, head, seq}, w.blocks + first, last - first);
-            }
+        const int64_t first = std::max(mine.first - start, int64_t{0});
+        const int64_t last = std::min(mine.last - start, n_visible);
+        if (first < last) {
+            attend(a, w, seq, w.blocks + first, last - first);
         }
     }
     return OK;
@@ -256,25 +280,13 @@ int32_t attention_decode_combine(const Attention &a, const Step &step) {
     int64_t n_threads = 0;
     std::memcpy(&n_threads, step.scratch, sizeof n_threads);
     const Workspace first(a, step, 0);
-    for (int64_t pair = 0; pair < a.pairs(); ++pair) {
-        for (int64_t row = 0; row < a.rows(); ++row) {
-            float *sum = first.part(a, pair, row);
+    for (int64_t seq = 0; seq < a.n_seq; ++seq) {
+        for (int64_t row = 0; row < seq_rows(a); ++row) {
+            float *sum = first.part(a, seq, row);
             for (int ith = 1; ith < n_threads; ++ith) {
-                const float *part = Workspace(a, step, ith).part(a, pair, row);
-                if (part[0] == -INFINITY) {
-                    continue;
-                }
-                const float largest = std::max(sum[0], part[0]);
-                const float mine = std::exp(sum[0] - largest);
-                const float other = std::exp(part[0] - largest);
-                sum[0] = largest;
-                sum[1] = sum[1] * mine + part[1] * other;
-                for (int64_t i = 0; i < a.dv_pad; ++i) {
-                    sum[VW + i] = sum[VW + i] * mine + part[VW + i] * other;
-                }
+                join_part(Workspace(a, step, ith).part(a, seq, row), sum, a.dv_pad);
             }
-            const int64_t head = pair % a.n_head_kv * a.group + row / a.n_tokens;
-            finish_row(a, row % a.n_tokens, head, pair / a.n_head_kv, sum[0], sum[1], sum + VW);
+            finish_row(a, row % a.n_tokens, row / a.n_tokens, seq, sum[0], sum[1], sum + VW);
         }
     }
     return OK;

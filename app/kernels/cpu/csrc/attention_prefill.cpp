@@ -3,6 +3,7 @@
 // For each tile K is turned, so that logits are products of a row of queries with rows of the turned tile, vectors
 // over keys; V rows then are vectors over the elements of the head. Tiles that no token of the block may see are
 // skipped; a tile that all may see needs no mask.
+#include <cfloat>
 #include <cmath>
 
 #include "attention.h"
@@ -79,14 +80,14 @@ struct Workspace {
     Workspace(const Attention &a, uint8_t *scratch, int64_t rows)
         : queries(reinterpret_cast<float *>(scratch)), sums(queries + rows * a.dk_pad), weights(sums + rows * a.dv_pad),
           turned(weights + rows * TILE), tile(turned + a.dk_pad * TILE), largest(tile + TILE * std::max(a.dk_pad, a.dv_pad)),
-          total(largest + rows) {}
+          total(largest + rows), shrink(total + rows) {}
 
     static int64_t floats(const Attention &a, int64_t rows) {
         const int64_t tiles = (a.dk_pad + std::max(a.dk_pad, a.dv_pad)) * TILE;
-        return (rows * (a.dk_pad + a.dv_pad + TILE + 2) + tiles + VW - 1) / VW * VW;
+        return (rows * (a.dk_pad + a.dv_pad + TILE + 3) + tiles + VW - 1) / VW * VW;
     }
 
-    float *queries, *sums, *weights, *turned, *tile, *largest, *total;
+    float *queries, *sums, *weights, *turned, *tile, *largest, *total, *shrink;
 };
 
 enum class Seen { NONE, SOME, ALL };
@@ -139,32 +140,44 @@ void finish_logits(const Attention &a, const uint16_t *mask, float slope, int64_
     std::fill(logits + count, logits + TILE, -INFINITY);
 }
 
-// Logits to weights e^(x - greatest); sums so far are brought to the same level.
-void weigh(float *weights, float *largest, float *total, float *sums, int64_t dv) {
-    vf best = vload(weights);
+float tile_largest(const float *logits) {
+    vf best = vload(logits);
     for (int i = VW; i < TILE; i += VW) {
-        best = vmax(vload(weights + i), best);
+        best = vmax(vload(logits + i), best);
     }
-    const float level = std::max(*largest, vlargest(best));
-    if (level == -INFINITY) {
-        std::fill(weights, weights + TILE, 0.0f);
-        return;
-    }
+    return vlargest(best);
+}
+
+// Logits to weights e^(x - level); the row's sums so far are brought to that level by `shrink`.
+void weigh(float *weights, float level, float shrink, float *total, float *sums, int64_t dv) {
     vf sum{};
     for (int i = 0; i < TILE; i += VW) {
         const vf e = vexp(vload(weights + i) - level);
         vstore(weights + i, e);
         sum += e;
     }
-    if (level != *largest) {
-        const float shrink = std::exp(*largest - level);
-        *total *= shrink;
+    *total = *total * shrink + vsum(sum);
+    if (shrink != 1.0f) {
         for (int64_t i = 0; i < dv; i += VW) {
             vstore(sums + i, vload(sums + i) * shrink);
         }
-        *largest = level;
     }
-    *total += vsum(sum);
+}
+
+// All rows' levels for this tile, and what their sums shrink by; a row that has seen no key keeps its level.
+void raise_levels(const float *weights, int64_t rows, float *levels, float *shrink) {
+    for (int64_t row = 0; row < rows; ++row) {
+        const float level = std::max(levels[row], tile_largest(weights + row * TILE));
+        shrink[row] = levels[row] == level ? 0.0f : levels[row] - level;
+        levels[row] = level;
+    }
+    int64_t i = 0;
+    for (; i + VW <= rows; i += VW) {
+        vstore(shrink + i, vexp(vload(shrink + i)));
+    }
+    for (; i < rows; ++i) {
+        shrink[i] = std::exp(shrink[i]);
+    }
 }
 
 struct Block {
@@ -173,17 +186,24 @@ struct Block {
 
 void attend_tile(const Attention &a, const Workspace &w, const Block &b, int64_t first, int64_t count, bool masked) {
     const int64_t rows = a.group * b.tokens;
-    load_heads(a.k, first, count, TILE, b.head_kv, b.seq, w.tile, a.dk_pad);
+    load_heads(a.k, a.k_type, first, count, TILE, b.head_kv, b.seq, w.tile, a.dk_pad);
     turn(w.tile, a.dk_pad, w.turned);
     multiply(w.queries, a.dk_pad, w.turned, TILE, w.weights, TILE, rows, TILE, a.dk_pad, false);
     for (int64_t row = 0; row < rows; ++row) {
         const int64_t head = b.head_kv * a.group + row / b.tokens;
         const uint16_t *mask = masked ? a.mask_row(b.token + row % b.tokens, head, b.seq) + first : nullptr;
         float *weights = w.weights + row * TILE;
-        finish_logits(a, mask, alibi_slope(head, a.n_head, a.max_bias), count, weights);
-        weigh(weights, w.largest + row, w.total + row, w.sums + row * a.dv_pad, a.dv_pad);
+        if (mask != nullptr || count < TILE || a.softcap != 0.0f) {
+            finish_logits(a, mask, alibi_slope(head, a.n_head, a.max_bias), count, weights);
+        }
     }
-    load_heads(a.v, first, count, TILE, b.head_kv, b.seq, w.tile, a.dv_pad);
+    raise_levels(w.weights, rows, w.largest, w.shrink);
+    for (int64_t row = 0; row < rows; ++row) {
+        // A row without keys so far has only logits of minus infinity, which any finite level turns to 0.
+        const float level = std::max(w.largest[row], -FLT_MAX);
+        weigh(w.weights + row * TILE, level, w.shrink[row], w.total + row, w.sums + row * a.dv_pad, a.dv_pad);
+    }
+    load_heads(a.v, a.v_type, first, count, TILE, b.head_kv, b.seq, w.tile, a.dv_pad);
     multiply(w.weights, TILE, w.tile, a.dv_pad, w.sums, a.dv_pad, rows, a.dv_pad, TILE, true);
 }
 

@@ -58,11 +58,15 @@ inline float vsum(vf v) {
 }
 
 inline float vlargest(vf v) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_max_ps(reinterpret_cast<__m512>(v));
+#else
     float largest = v[0];
     for (int i = 1; i < VW; ++i) {
         largest = v[i] > largest ? v[i] : largest;
     }
     return largest;
+#endif
 }
 
 inline vf vload_f16(const uint16_t *p) {
