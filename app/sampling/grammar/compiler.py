@@ -8,7 +8,7 @@ from app.sampling.grammar.gbnf import parse_gbnf
 from app.sampling.grammar.json_schema import prepare_schema
 from app.sampling.grammar.lark import HEADER, write_lark
 from app.sampling.grammar.lexemes import LexemeCut
-from app.sampling.grammar.rewrite import with_grouped_choices, without_tail_recursion
+from app.sampling.grammar.rewrite import with_regular_groups, without_tail_recursion
 from app.sampling.grammar.tree import Pool
 
 _ROOT = "root"
@@ -23,7 +23,7 @@ def gbnf_to_lark(source: str) -> str:
     rules = parse_gbnf(source, pool)
     check_rules(rules, _ROOT)
     rules = without_tail_recursion(rules, pool)
-    rules = with_grouped_choices(rules, _ROOT, pool)
+    rules = with_regular_groups(rules, _ROOT, pool)
     return write_lark(LexemeCut(rules, _ROOT), rules)
 
 

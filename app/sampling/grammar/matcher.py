@@ -132,6 +132,8 @@ class GrammarConstraint:
         """
         if token in self._end_ids:
             return self._matcher.is_accepting()
+        if not 0 <= token < self._n_tokens:
+            return False
         allowed = self._matcher.validate_tokens([token]) == 1
         self._check()
         return allowed
@@ -152,6 +154,8 @@ class GrammarConstraint:
 
     def accept(self, token: int) -> None:
         """Follow a token. Raises: SamplingError when the grammar does not allow it."""
+        if not 0 <= token < self._n_tokens:
+            raise SamplingError(f"grammar: token {token}, expected 0 to {self._n_tokens - 1}")
         if not self._matcher.consume_token(token):
             raise SamplingError(f"grammar: token {token} does not fit: {_cause(self._matcher)}")
 

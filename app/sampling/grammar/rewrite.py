@@ -1,10 +1,11 @@
 """Rules → rules of the same language that are easier on the parser.
 
 Tail recursion becomes repetition, `ws ::= ([ \\t] ws)?` turns into `[ \\t]*`: people write lists
-and white space like that, and the parser's work per character would grow with their length. The
-regular alternatives of a choice are put together, so that a list of words is one lexeme.
+and white space like that, and the parser's work per character would grow with their length. What is
+regular is put together, so that a list of words is one lexeme.
 """
 
+from itertools import groupby
 from typing import NamedTuple
 
 from app.sampling.grammar.measure import Measures
@@ -72,8 +73,10 @@ def _split(node: Node, name: str, pool: Pool) -> _Split:
             return _Split((), (node,))
 
 
-def with_grouped_choices(rules: Rules, root: str, pool: Pool) -> dict[str, Node]:
-    """Return rules in which all regular alternatives of a choice are one alternative."""
+def with_regular_groups(rules: Rules, root: str, pool: Pool) -> dict[str, Node]:
+    """Return rules in which the regular alternatives of a choice are one alternative, and regular
+    items that follow each other are one item.
+    """
     measures = Measures(rules, root)
     return {name: _grouped(body, measures, pool) for name, body in rules.items()}
 
@@ -85,10 +88,19 @@ def _grouped(node: Node, measures: Measures, pool: Pool) -> Node:
         case Choice(items):
             regular = [item for item in items if measures.of(item) is not None]
             others = [item for item in items if measures.of(item) is None]
-            others = [_grouped(item, measures, pool) for item in others]
-            return pool.choice([*others, pool.choice(regular)] if regular else others)
+            groups = [_grouped(item, measures, pool) for item in others]
+            return pool.choice([*groups, pool.choice(regular)] if regular else groups)
         case Sequence(items):
-            return pool.sequence(_grouped(item, measures, pool) for item in items)
+            runs = groupby(items, lambda item: measures.of(item) is not None)
+            return pool.sequence(
+                part
+                for regular, run in runs
+                for part in (
+                    [pool.sequence(run)]
+                    if regular
+                    else [_grouped(item, measures, pool) for item in run]
+                )
+            )
         case Repeat(item, least, most):
             return pool.repeat(_grouped(item, measures, pool), least, most)
         case _:
