@@ -272,7 +272,7 @@ def _constraint(request: GenerationRequest, model: LoadedModel) -> Constraint | 
     # The grammar library is only loaded by servers whose clients use it.
     from app.engine.constraint import make_constraint
 
-    return make_constraint(request.grammar, model.tokenizer)
+    return make_constraint(request.grammar, model.tokenizer, model.hparams.n_vocab)
 
 
 def _check(request: GenerationRequest, model: LoadedModel) -> None:
