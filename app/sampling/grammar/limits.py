@@ -1,7 +1,7 @@
 """How large a grammar may be, and the error for one that is refused.
 
-The bounds keep the worst hostile source at seconds of work outside the interpreter lock and a
-hundred megabytes; grammars that people write are one or two orders of magnitude smaller.
+The bounds keep the worst hostile source at two or three seconds of work and a few hundred
+megabytes; grammars that people write are one or two orders of magnitude smaller.
 """
 
 from typing import Final
