@@ -1,7 +1,7 @@
 // Checks of panels and of the products with many tokens, for one level and every path that the machine has. Stand-alone:
 //
 //   g++ -O2 -std=c++17 <level flags> -I app/kernels/cpu/csrc tests/native/matmul_test.cpp
-//       app/kernels/cpu/csrc/{types,repack,cpu_features,amx,dequant*,matmul*}.cpp -o matmul_test
+//       app/kernels/cpu/csrc/{types,repack,pool,cpu_features,amx,dequant*,matmul*}.cpp -pthread -o matmul_test
 //
 // Panels must be equal, bit for bit, to the exact dequantisers of types.cpp; products are compared with plain loops in
 // double. bf16 operands have 8 significant bits: an error of about 5e-6, ten times that where one product outweighs the

@@ -1,7 +1,7 @@
 // Checks of the grouped layout, of quantised activations and of the decode products, for one level. Stand-alone:
 //
 //   g++ -O2 -std=c++17 <level flags> -I app/kernels/cpu/csrc tests/native/matvec_test.cpp
-//       app/kernels/cpu/csrc/{types,repack,act,cpu_features,matvec,matvec_q,matvec_k,matvec_dense}.cpp -o matvec_test
+//       app/kernels/cpu/csrc/{types,repack,pool,act,cpu_features,matvec*}.cpp -pthread -o matvec_test
 //
 // Products are compared with plain loops in double: with the activations as they were quantised (so only float rounding
 // is left, NMSE 1e-10) and with the exact activations (NMSE 5e-4, the bound for quantised products).
@@ -176,16 +176,11 @@ void check_extremes(int32_t type) {
     for (const uint8_t fill : {0x00, 0xff, 0x80, 0x7f}) {
         for (const float sign : {1.0f, -1.0f}) {
             Product p{&info, 256, 16, 4, ls_test::random_weights(info, 256, 16, random), {}, {}, {}};
-            for (size_t i = 0; i < p.weights.size(); ++i) {
-                const auto in_block = static_cast<int>(i % static_cast<size_t>(info.block_bytes));
-                const bool scale = in_block >= info.block_bytes - 4 || in_block < 16;
-                p.weights[i] = scale ? p.weights[i] : fill;
-            }
+            ls_test::fill_quants(info, p.weights, fill);
             p.x.assign(256 * 4, sign);
             quantize_activations(p, 1);
-            ls_repack(nullptr, type, p.weights.data(), 256, 16, 1);
             Bytes grouped = p.weights;
-            ls_repack(nullptr, type, p.weights.data(), 256, 16, 0);
+            ls_repack(nullptr, type, grouped.data(), 256, 16, 1);
             multiply(p, grouped, ls::Layout::GROUPED, 1);
             const double rounding = nmse(p, true);
             expect(rounding < 1e-10, "extreme values", type, 256, 16, fill, rounding);

@@ -86,6 +86,17 @@ inline Bytes random_weights(const ls::TypeInfo &info, int64_t ne0, int64_t n_row
     return bytes;
 }
 
+// Sets all bytes but the float scales.
+inline void fill_quants(const ls::TypeInfo &info, Bytes &weights, uint8_t fill) {
+    for (const ScaleFields &fields : SCALE_FIELDS) {
+        for (size_t i = 0; fields.type == info.type && i < weights.size(); ++i) {
+            const auto at = static_cast<int>(i % static_cast<size_t>(info.block_bytes));
+            const bool is_scale = at / 2 * 2 == fields.first || at / 2 * 2 == fields.second;
+            weights[i] = is_scale || (at == 0 && info.type == ls::TYPE_MXFP4) ? weights[i] : fill;
+        }
+    }
+}
+
 inline std::vector<float> random_floats(int64_t n, Random &random) {
     std::normal_distribution<float> normal(0.1f, 1.0f);
     std::vector<float> values(static_cast<size_t>(n));
