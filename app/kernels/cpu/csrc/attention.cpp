@@ -3,6 +3,8 @@
 
 #include <cmath>
 
+#include "attention_amx.h"
+#include "flush_to_zero.h"
 #include "types.h"
 
 namespace ls {
@@ -114,8 +116,12 @@ void finish_row(const Attention &a, int64_t token, int64_t head, int64_t seq, fl
 }
 
 int32_t attention(const Step &step, int ith, int nth) {
+    const FlushToZero flush;
     const Attention a(step);
-    return is_decode(a) ? attention_decode(a, step, ith, nth) : attention_prefill(a, step, ith, nth);
+    if (is_decode(a)) {
+        return attention_decode(a, step, ith, nth);
+    }
+    return has_amx_attention(a) ? attention_amx(a, step, ith, nth) : attention_prefill(a, step, ith, nth);
 }
 
 int32_t attention_combine(const Step &step, int ith, int) {
@@ -125,7 +131,10 @@ int32_t attention_combine(const Step &step, int ith, int) {
 
 int64_t attention_scratch(const Step &step, int n_threads) {
     const Attention a(step);
-    return is_decode(a) ? attention_decode_scratch(a, n_threads) : attention_prefill_scratch(a, n_threads);
+    if (is_decode(a)) {
+        return attention_decode_scratch(a, n_threads);
+    }
+    return has_amx_attention(a) ? attention_amx_scratch(a, n_threads) : attention_prefill_scratch(a, n_threads);
 }
 
 }  // namespace ls

@@ -22,21 +22,6 @@ namespace {
 
 constexpr int TOKEN_STEP_BYTES = STEP_ELEMENTS * 2;
 
-// The terms of one token's step, a tile's step apart.
-void put_terms(const float *values, int terms, uint8_t *out) {
-    const __m512 front = _mm512_loadu_ps(values);
-    const __m512 back = _mm512_loadu_ps(values + 16);
-    const __m512i high = to_bf16(front, back);
-    _mm512_storeu_si512(out, high);
-    if (terms > 1) {
-        const __m512i low = low_part(front, back, high);
-        _mm512_storeu_si512(out + PAIR_STEP_BYTES, terms == 3 ? high : low);
-        if (terms == 3) {
-            _mm512_storeu_si512(out + 2 * PAIR_STEP_BYTES, low);
-        }
-    }
-}
-
 // One token's row of k elements nb0 bytes apart; null for none, which is zeros.
 void convert_row(const uint8_t *row, int64_t nb0, int64_t k, int terms, uint8_t *out) {
     const int64_t whole = row != nullptr && nb0 == sizeof(float) ? k / STEP_ELEMENTS * STEP_ELEMENTS : 0;

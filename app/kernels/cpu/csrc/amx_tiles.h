@@ -1,0 +1,120 @@
+// The inner product on AMX tiles: up to 32 rows of A by up to 32 columns of B in four accumulators, so that each tile
+// that is loaded is used twice. Both operands are lists of tiles of 1 KiB, a step of 32 k after another: 16 rows of 32
+// bf16 for A, 16 lines of 16 pairs for B (dequant.h).
+//
+// Only between amx_begin and amx_end. The intrinsics want literal numbers of tiles.
+#pragma once
+
+#if defined(__AMX_BF16__) && defined(__linux__)
+#define LS_HAS_TILES
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace ls {
+
+constexpr int TILE_BYTES = 1024;
+constexpr int TILE_LINE = 64;
+
+struct TileOperands {
+    const uint8_t *a;
+    int64_t a_stride;  // from the first 16 rows to the next, in bytes
+    const uint8_t *b;
+    int64_t b_stride;  // from the first 16 columns to the next
+    int64_t n_steps;
+};
+
+// Where the accumulators come from and go to: F32 rows.
+struct TileResult {
+    uint8_t *out;
+    int64_t stride;
+};
+
+// Accumulators: 0 and 1 are the first 16 rows, 2 and 3 the second.
+template <int ROWS16, int COLUMNS16>
+inline void load_accumulators(const TileResult &c) {
+    _tile_loadd(0, c.out, c.stride);
+    if constexpr (COLUMNS16 == 2) {
+        _tile_loadd(1, c.out + TILE_LINE, c.stride);
+    }
+    if constexpr (ROWS16 == 2) {
+        uint8_t *second = c.out + 16 * c.stride;
+        _tile_loadd(2, second, c.stride);
+        if constexpr (COLUMNS16 == 2) {
+            _tile_loadd(3, second + TILE_LINE, c.stride);
+        }
+    }
+}
+
+inline void clear_accumulators() {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+}
+
+template <int ROWS16, int COLUMNS16>
+inline void accumulate(const TileOperands &in) {
+    const uint8_t *a0 = in.a;
+    const uint8_t *a1 = in.a + in.a_stride;
+    const uint8_t *b0 = in.b;
+    const uint8_t *b1 = in.b + in.b_stride;
+    for (int64_t offset = 0; offset < in.n_steps * TILE_BYTES; offset += TILE_BYTES) {
+        _tile_loadd(4, a0 + offset, TILE_LINE);
+        _tile_loadd(6, b0 + offset, TILE_LINE);
+        _tile_dpbf16ps(0, 4, 6);
+        if constexpr (COLUMNS16 == 2) {
+            _tile_loadd(7, b1 + offset, TILE_LINE);
+            _tile_dpbf16ps(1, 4, 7);
+        }
+        if constexpr (ROWS16 == 2) {
+            _tile_loadd(5, a1 + offset, TILE_LINE);
+            _tile_dpbf16ps(2, 5, 6);
+            if constexpr (COLUMNS16 == 2) {
+                _tile_dpbf16ps(3, 5, 7);
+            }
+        }
+    }
+}
+
+template <int TILE>
+inline void store_accumulator(uint8_t *out, int64_t stride) {
+    if constexpr (TILE == 0) {
+        _tile_stored(0, out, stride);
+    } else if constexpr (TILE == 1) {
+        _tile_stored(1, out, stride);
+    } else if constexpr (TILE == 2) {
+        _tile_stored(2, out, stride);
+    } else {
+        _tile_stored(3, out, stride);
+    }
+}
+
+// C = A B, or C += A B, where all rows and columns of C are there to be written.
+template <int ROWS16, int COLUMNS16, bool ADD>
+inline void multiply_whole(const TileOperands &in, const TileResult &c) {
+    // The intrinsics that load tiles do not say that they read memory.
+    __asm__ volatile("" ::: "memory");
+    if constexpr (ADD) {
+        load_accumulators<ROWS16, COLUMNS16>(c);
+    } else {
+        clear_accumulators();
+    }
+    accumulate<ROWS16, COLUMNS16>(in);
+    store_accumulator<0>(c.out, c.stride);
+    if constexpr (COLUMNS16 == 2) {
+        store_accumulator<1>(c.out + TILE_LINE, c.stride);
+    }
+    if constexpr (ROWS16 == 2) {
+        uint8_t *second = c.out + 16 * c.stride;
+        store_accumulator<2>(second, c.stride);
+        if constexpr (COLUMNS16 == 2) {
+            store_accumulator<3>(second + TILE_LINE, c.stride);
+        }
+    }
+}
+
+}  // namespace ls
+
+#endif
