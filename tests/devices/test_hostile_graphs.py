@@ -6,12 +6,12 @@ that pass the verifier must not surprise a kernel.
 
 import random
 import struct
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from app.devices.base import BufferUsage
-from app.devices.torch_device import TorchDevice
+from app.devices.base import BufferUsage, Device
 from app.errors import GraphError, LlamaServeError
 from app.ggml.graph import Graph, next_uid
 from app.ggml.op_params import Params
@@ -21,6 +21,7 @@ from app.ggml.tensor import Buffer, Shape, Tensor, contiguous_strides
 from app.ggml.types import TRAITS, GGMLType
 from app.kernels.torch_ref.ops import reference_table
 from tests.devices.graphs import cpu
+from tests.helpers.native import native_cpu
 
 SIZE = 1 << 16
 OPS = [op for op in Op if op not in VIEW_OPS]
@@ -99,7 +100,7 @@ class Generator:
         return Params(dice.randbytes(64) if dice.random() < 0.05 else bytes(raw))
 
 
-def _run(device: TorchDevice, generator: Generator, rounds: int) -> dict[Op, int]:
+def _run(device: Device, generator: Generator, rounds: int) -> dict[Op, int]:
     """Run `rounds` graphs; count those that succeeded, by operation."""
     succeeded: dict[Op, int] = {}
     root = Tensor(GGMLType.I8, (SIZE, 1, 1, 1), (1, SIZE, SIZE, SIZE))
@@ -121,8 +122,9 @@ def _run(device: TorchDevice, generator: Generator, rounds: int) -> dict[Op, int
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_random_graphs_succeed_or_are_refused(seed: int) -> None:
-    device = cpu()
+@pytest.mark.parametrize("open_device", [cpu, native_cpu])
+def test_random_graphs_succeed_or_are_refused(seed: int, open_device: Callable[[], Device]) -> None:
+    device = open_device()
     generator = Generator(seed, device.alloc(SIZE, BufferUsage.ANY))
     succeeded = _run(device, generator, 2500)
     # The generator must reach the kernels, or this test would prove nothing.

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from app.ggml.op_params import Params, RopeParams
 from app.ggml.ops import GluOp, Op, UnaryOp
 from app.ggml.tensor import Tensor
-from app.ggml.types import TRAITS, GGMLType
+from app.ggml.types import TRAITS, GGMLType, row_size
 from app.kernels.cpu.layout import Kind, TypeSupport
 from app.kernels.cpu.library import NativeLibrary
 from app.kernels.cpu.step import Ref, Scratch, StepSpec
@@ -143,8 +143,10 @@ def _set_rows(ctx: EmitContext, node: Tensor) -> None:
 
 
 def _accepts_set_rows(lib: NativeLibrary, node: Tensor) -> bool:
-    rows = node.require(0)
+    rows, indices = node.require(0), node.require(1)
     if rows.type != F32 and rows.type != node.type:
+        return False
+    if indices.nb[0] != TRAITS[indices.type].type_size:
         return False
     return bool(lib.type_support(node.type) & TypeSupport.SET_ROWS)
 
@@ -174,7 +176,9 @@ def _accepts_attention(lib: NativeLibrary, node: Tensor) -> bool:
     q, k, v = (node.require(i) for i in range(3))
     known = all(lib.type_support(t.type) & TypeSupport.GET_ROWS for t in (k, v))
     rows = q.has_contiguous_rows and k.has_contiguous_rows and v.has_contiguous_rows
-    return known and rows and k.ne[1] > 0 and k.ne[0] > 0
+    # Keys that share memory could be more than anybody can wait for.
+    apart = all(t.nb[1] >= row_size(t.type, t.ne[0]) for t in (k, v))
+    return known and rows and apart and k.ne[1] > 0 and k.ne[0] > 0
 
 
 def _copy(ctx: EmitContext, node: Tensor) -> None:
