@@ -1,7 +1,7 @@
 """Logits from stock llama.cpp (the protocol 8 peer, which runs in a root of its own).
 
-Caches are F32 and flash attention is off, the setting in which stock is nearest to exact; weights
-that are quantised are still multiplied with activations of 8 bits.
+Flash attention is off, and caches are F32 unless told, the setting in which stock is nearest to
+exact; weights that are quantised are still multiplied with activations of 8 bits.
 """
 
 import base64
@@ -20,9 +20,9 @@ _SCRIPT: Final = """
 import base64, json, sys
 sys.path.insert(0, "/opt/peer")
 from llama_cpp_py_sync import Llama
-path, prompts = sys.argv[1], json.loads(sys.argv[2])
+path, prompts, kv = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
 size = max(map(len, prompts))
-exact = {"flash_attn_type": 0, "type_k": "f32", "type_v": "f32"}
+exact = {"flash_attn_type": 0, "type_k": kv, "type_v": kv}
 llm = Llama(path, n_ctx=size, n_batch=size, n_threads=1, **exact)
 for tokens in prompts:
     llm._clear_context_state()
@@ -32,7 +32,9 @@ for tokens in prompts:
 """
 
 
-def stock_logits(path: Path, prompts: Sequence[Sequence[int]]) -> list[npt.NDArray[np.float32]]:
+def stock_logits(
+    path: Path, prompts: Sequence[Sequence[int]], *, type_kv: str = "f32"
+) -> list[npt.NDArray[np.float32]]:
     """Logits (n_vocab,) after each prompt of token ids; skips the test without the peer."""
     root = asset("peer_v8") / "root"
     (root / "models").mkdir(exist_ok=True)
@@ -42,7 +44,7 @@ def stock_logits(path: Path, prompts: Sequence[Sequence[int]]) -> list[npt.NDArr
     shown = str([list(tokens) for tokens in prompts])
     try:
         done = subprocess.run(
-            [*command, shown], capture_output=True, text=True, timeout=100, check=False
+            [*command, shown, type_kv], capture_output=True, text=True, timeout=100, check=False
         )
     finally:
         inside.unlink()
