@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 
-from app.cli import rpc_server
+from app.cli.rpc_server import main as run_worker
 
 
 def _leave_when_stdin_ends() -> None:
@@ -21,7 +21,7 @@ def _leave_when_stdin_ends() -> None:
 def main() -> int:
     """Run the worker with the command line's arguments until it ends or the starter does."""
     threading.Thread(target=_leave_when_stdin_ends, name="parent-watch", daemon=True).start()
-    return rpc_server.main(sys.argv[1:])
+    return run_worker(sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ import re
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -25,7 +24,8 @@ from pathlib import Path
 from typing import Final
 
 from tests.helpers.assets import asset_path
-from tests.helpers.worker_processes import free_port, our_workers, process_on_port
+from tests.helpers.server_process import own_workers
+from tests.helpers.stock_peers import stock_worker
 
 RUN_TIMEOUT_S: Final = 900
 N_WORKERS: Final = 2
@@ -140,15 +140,10 @@ def _average(output: str) -> float:
 
 
 @contextmanager
-def _stock_workers(peer: Path, folder: Path) -> Iterator[list[str]]:
+def _stock_workers() -> Iterator[list[str]]:
     with ExitStack() as stack:
-        endpoints = []
-        for _ in range(N_WORKERS):
-            port = free_port()
-            command = [str(peer / "bin" / "ggml-rpc-server"), "-p", str(port), "-t", "1"]
-            log = folder / f"stock-{port}.log"
-            endpoints.append(stack.enter_context(process_on_port(command, port, log)).endpoint)
-        yield endpoints
+        ports = [stack.enter_context(stock_worker(7)) for _ in range(N_WORKERS)]
+        yield [f"127.0.0.1:{port}" for port in ports]
 
 
 def measured(
@@ -157,13 +152,8 @@ def measured(
     """Tokens per second of one side, with workers of its own if pooled."""
     if not run.pooled:
         return side(test, run, ())
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        workers = (
-            our_workers(N_WORKERS, folder) if side is ours else _stock_workers(run.peer, folder)
-        )
-        with workers as endpoints:
-            return side(test, run, ("-ngl", "99", "--rpc", ",".join(endpoints)))
+    with own_workers(N_WORKERS) if side is ours else _stock_workers() as endpoints:
+        return side(test, run, ("-ngl", "99", "--rpc", ",".join(endpoints)))
 
 
 def compare(test: SpeedTest, run: Run, n_rounds: int) -> str:

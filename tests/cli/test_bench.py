@@ -24,7 +24,7 @@ from app.engine.step import StepPlan, StepResult
 from app.errors import ConfigError
 from app.ggml.types import GGMLType
 from tests.helpers.assets import asset
-from tests.helpers.worker_processes import our_worker
+from tests.helpers.process import own_worker
 
 
 def words(text: str) -> list[str]:
@@ -421,10 +421,9 @@ def test_a_reader_that_leaves_ends_the_run_quietly(stories: Path) -> None:
     assert process.returncode == 1
 
 
-def test_layers_on_a_worker_are_measured(
-    stories: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with our_worker(tmp_path) as endpoint:
+def test_layers_on_a_worker_are_measured(stories: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with own_worker() as (_, port):
+        endpoint = f"127.0.0.1:{port}"
         devices = bench(capsys, "--rpc", endpoint, "--list-devices")
         argv = words("-p 4 -n 2 -r 1 -t 1 -ngl 99 -o jsonl")
         out = bench(capsys, "-m", str(stories), "--rpc", endpoint, *argv)

@@ -9,8 +9,8 @@ import pytest
 from app.rpc_backend.client.connect import open_workers
 from tests.helpers.assets import asset
 from tests.helpers.exact import exact_logits
+from tests.helpers.stock_peers import stock_worker
 from tests.helpers.tiny_gguf import write_tiny
-from tests.helpers.worker_processes import stock_worker
 from tests.models.cases import CASES, TOKENS
 from tests.models.local_stages import LocalModel
 
@@ -18,9 +18,9 @@ pytestmark = pytest.mark.peer_v8
 
 
 @pytest.fixture(scope="module")
-def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with stock_worker(asset("peer_v8"), tmp_path_factory.mktemp("stock")) as endpoint:
-        yield endpoint
+def worker() -> Iterator[str]:
+    with stock_worker(8) as port:
+        yield f"127.0.0.1:{port}"
 
 
 @pytest.mark.parametrize("flash_attn", [True, False])
