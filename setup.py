@@ -1,7 +1,9 @@
-"""Builds the native kernels, one shared library per instruction set level, all from the same sources.
+"""Builds the native kernels, one shared library per instruction set level, all from the same
+sources.
 
-Everything else about the package stands in pyproject.toml. A level that does not compile is left out with a warning:
-the program runs on what is there, and on torch when nothing is. The libraries are loaded through ctypes.
+Everything else about the package stands in pyproject.toml. A level that does not compile is left
+out with a warning: the program runs on what is there, and on torch when nothing is. The libraries
+are loaded through ctypes.
 """
 
 import platform
