@@ -54,6 +54,7 @@ inline void clear_accumulators() {
     _tile_zero(3);
 }
 
+// B is read past the first-level cache, so that A stays there for the columns that follow.
 template <int ROWS16, int COLUMNS16>
 inline void accumulate(const TileOperands &in) {
     const uint8_t *a0 = in.a;
@@ -62,10 +63,10 @@ inline void accumulate(const TileOperands &in) {
     const uint8_t *b1 = in.b + in.b_stride;
     for (int64_t offset = 0; offset < in.n_steps * TILE_BYTES; offset += TILE_BYTES) {
         _tile_loadd(4, a0 + offset, TILE_LINE);
-        _tile_loadd(6, b0 + offset, TILE_LINE);
+        _tile_stream_loadd(6, b0 + offset, TILE_LINE);
         _tile_dpbf16ps(0, 4, 6);
         if constexpr (COLUMNS16 == 2) {
-            _tile_loadd(7, b1 + offset, TILE_LINE);
+            _tile_stream_loadd(7, b1 + offset, TILE_LINE);
             _tile_dpbf16ps(1, 4, 7);
         }
         if constexpr (ROWS16 == 2) {

@@ -19,7 +19,7 @@ namespace ls {
 
 namespace {
 
-constexpr int64_t KEYS = 64;   // of a tile
+constexpr int64_t KEYS = 128;   // of a tile
 constexpr int64_t STRIP = 32;  // tokens of one head that are worked on together
 constexpr int64_t KEY_STEPS = KEYS / STEP_ELEMENTS;
 constexpr int64_t FEWEST_TOKENS = 6;

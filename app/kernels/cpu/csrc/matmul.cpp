@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t ALIGNMENT = 64;
 // Panels that a thread decodes before it multiplies: as much as stays in a second-level cache beside the tokens.
-constexpr int64_t PANEL_BUDGET = 256 * 1024;
+constexpr int64_t PANEL_BUDGET = 512 * 1024;
 
 struct Plan {
     const Step &step;
