@@ -26,7 +26,7 @@ struct Attention {
     int64_t pairs() const { return n_head_kv * n_seq; }
 
     const uint16_t *mask_row(int64_t token, int64_t head, int64_t seq) const {
-        return reinterpret_cast<const uint16_t *>(row_of(mask, token, head % mask.ne[2], seq % mask.ne[3]));
+        return reinterpret_cast<const uint16_t *>(row_of(mask, token, mask.ne[2] == 1 ? 0 : head % mask.ne[2], seq % mask.ne[3]));
     }
 
     // One query row, times the scale, zero-padded to dk_pad.

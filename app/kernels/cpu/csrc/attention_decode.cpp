@@ -6,17 +6,15 @@
 #include <cmath>
 
 #include "attention.h"
-#include "shuffle.h"
+#include "attention_rows.h"
 
 namespace ls {
 
 namespace {
 
-constexpr int KEYS = 16;        // keys of a block
-constexpr int TILE_BLOCKS = 16; // blocks whose weights are computed together
+constexpr int TILE_BLOCKS = 16;  // blocks whose weights are computed together
 constexpr int TILE = KEYS * TILE_BLOCKS;
 constexpr int64_t HEADER = 64;  // bytes: how many threads left parts
-static_assert(KEYS % VW == 0, "whole vectors of keys");
 
 // Query rows of one sequence: heads times tokens.
 int64_t seq_rows(const Attention &a) { return a.n_head * a.n_tokens; }
@@ -78,20 +76,6 @@ int64_t list_blocks(const Attention &a, int64_t seq, int32_t *out) {
     return n;
 }
 
-// Logits of one query row with the KEYS rows of the tile.
-void dot_keys(const float *query, const float *tile, int64_t d, float *out) {
-    for (int first = 0; first < KEYS; first += VW) {
-        vf sums[VW] = {};
-        for (int64_t i = 0; i < d; i += VW) {
-            const vf x = vload(query + i);
-            for (int key = 0; key < VW; ++key) {
-                sums[key] += x * vload(tile + (first + key) * d + i);
-            }
-        }
-        vstore(out + first, sum_lanes(sums));
-    }
-}
-
 // Soft cap, mask, and minus infinity behind the last key.
 void finish_logits(const Attention &a, const uint16_t *mask, float slope, int64_t count, float *logits) {
     for (int i = 0; i < KEYS; i += VW) {
@@ -143,70 +127,66 @@ void weigh(float *weights, int64_t n, float *part, int64_t dv) {
     part[0] = largest;
 }
 
-// Adds the weighted rows of the tile to the sums, N vectors of them at a time.
-template <int N>
-void mix_columns(const float *weights, const float *tile, int64_t stride, float *out) {
-    vf acc[N];
-    for (int j = 0; j < N; ++j) {
-        acc[j] = vload(out + j * VW);
+// Rows [first, first + KEYS) of a head as the kernels read them; through `tile` where they cannot.
+BlockRows block_rows(const TensorRef &t, const TypeInfo &info, bool direct, int64_t first, int64_t head, int64_t seq,
+                     int64_t size, float *tile) {
+    const int64_t count = std::min<int64_t>(KEYS, t.ne[1] - first);
+    if (direct) {
+        return {row_of(t, first, head, seq), t.nb[1], count, size};
     }
-    for (int key = 0; key < KEYS; ++key) {
-        const float w = weights[key];
-        for (int j = 0; j < N; ++j) {
-            acc[j] += vload(tile + key * stride + j * VW) * w;
-        }
-    }
-    for (int j = 0; j < N; ++j) {
-        vstore(out + j * VW, acc[j]);
-    }
+    load_heads(t, info, first, count, count, head, seq, tile, size);
+    return {reinterpret_cast<const uint8_t *>(tile), size * static_cast<int64_t>(sizeof(float)), count, size};
 }
 
-void mix(const float *weights, const float *tile, int64_t stride, float *out) {
-    int64_t i = 0;
-    for (; i + 4 * VW <= stride; i += 4 * VW) {
-        mix_columns<4>(weights, tile + i, stride, out + i);
-    }
-    for (; i < stride; i += VW) {
-        mix_columns<1>(weights, tile + i, stride, out + i);
-    }
-}
+// What reads rows of a cache: its own type where whole vectors follow one another, else floats.
+struct Reader {
+    Reader(const TensorRef &t, int64_t size)
+        : own(t.ne[0] == size ? row_kernels(t.type) : nullptr), kernels(own != nullptr ? *own : ROW_KERNELS<RowF32>) {}
 
-void block_logits(const Attention &a, const Workspace &w, int64_t seq, int64_t first, float *out) {
-    const int64_t count = std::min<int64_t>(KEYS, a.n_kv - first);
+    const RowKernels *own;
+    const RowKernels &kernels;
+};
+
+void block_logits(const Attention &a, const Workspace &w, const Reader &reader, int64_t seq, int64_t first, float *out) {
     for (int64_t head_kv = 0; head_kv < a.n_head_kv; ++head_kv) {
-        load_heads(a.k, a.k_type, first, count, KEYS, head_kv, seq, w.tile, a.dk_pad);
-        for (int64_t head = head_kv * a.group; head < (head_kv + 1) * a.group; ++head) {
-            const float slope = alibi_slope(head, a.n_head, a.max_bias);
-            for (int64_t token = 0; token < a.n_tokens; ++token) {
-                const int64_t row = head * a.n_tokens + token;
-                const uint16_t *mask = a.mask.data == nullptr ? nullptr : a.mask_row(token, head, seq) + first;
-                dot_keys(w.queries + row * a.dk_pad, w.tile, a.dk_pad, out + row * TILE);
-                finish_logits(a, mask, slope, count, out + row * TILE);
-            }
+        const BlockRows keys = block_rows(a.k, a.k_type, reader.own != nullptr, first, head_kv, seq, a.dk_pad, w.tile);
+        const int64_t last = (head_kv + 1) * a.rows();
+        for (int64_t row = head_kv * a.rows(); row < last; row += MAX_ROWS) {
+            const int64_t n = std::min<int64_t>(MAX_ROWS, last - row);
+            reader.kernels.dot[n - 1](keys, w.queries + row * a.dk_pad, a.dk_pad, out + row * TILE, TILE);
+        }
+        for (int64_t row = head_kv * a.rows(); row < last; ++row) {
+            const int64_t head = row / a.n_tokens;
+            const uint16_t *mask = a.mask.data == nullptr ? nullptr : a.mask_row(row % a.n_tokens, head, seq) + first;
+            finish_logits(a, mask, alibi_slope(head, a.n_head, a.max_bias), keys.count, out + row * TILE);
         }
     }
 }
 
-void mix_block(const Attention &a, const Workspace &w, int64_t seq, int64_t first, const float *weights) {
-    const int64_t count = std::min<int64_t>(KEYS, a.n_kv - first);
+void mix_block(const Attention &a, const Workspace &w, const Reader &reader, int64_t seq, int64_t first,
+               const float *weights) {
     for (int64_t head_kv = 0; head_kv < a.n_head_kv; ++head_kv) {
-        load_heads(a.v, a.v_type, first, count, KEYS, head_kv, seq, w.tile, a.dv_pad);
-        for (int64_t row = head_kv * a.rows(); row < (head_kv + 1) * a.rows(); ++row) {
-            mix(weights + row * TILE, w.tile, a.dv_pad, w.part(a, seq, row) + VW);
+        const BlockRows values = block_rows(a.v, a.v_type, reader.own != nullptr, first, head_kv, seq, a.dv_pad, w.tile);
+        const int64_t last = (head_kv + 1) * a.rows();
+        for (int64_t row = head_kv * a.rows(); row < last; row += MAX_ROWS) {
+            const int64_t n = std::min<int64_t>(MAX_ROWS, last - row);
+            reader.kernels.mix[n - 1](values, weights + row * TILE, TILE, w.part(a, seq, row) + VW, part_floats(a));
         }
     }
 }
 
 void attend_tile(const Attention &a, const Workspace &w, int64_t seq, const int32_t *blocks, int64_t n) {
+    const Reader k(a.k, a.dk_pad);
+    const Reader v(a.v, a.dv_pad);
     const auto first_key = [&](int64_t b) { return static_cast<int64_t>(blocks[b]) * KEYS; };
     for (int64_t b = 0; b < n; ++b) {
-        block_logits(a, w, seq, first_key(b), w.weights + b * KEYS);
+        block_logits(a, w, k, seq, first_key(b), w.weights + b * KEYS);
     }
     for (int64_t row = 0; row < seq_rows(a); ++row) {
         weigh(w.weights + row * TILE, n * KEYS, w.part(a, seq, row), a.dv_pad);
     }
     for (int64_t b = 0; b < n; ++b) {
-        mix_block(a, w, seq, first_key(b), w.weights + b * KEYS);
+        mix_block(a, w, v, seq, first_key(b), w.weights + b * KEYS);
     }
 }
 
