@@ -17,6 +17,7 @@ from app.cli.benchmark.command import BenchCommand, read_bench_command
 from app.cli.benchmark.flags import GROUPS, IGNORED
 from app.cli.benchmark.forms import FORMS, Report
 from app.cli.benchmark.record import measurement, setup_of, start_time
+from app.cli.pipes import hush_stdout
 from app.errors import LlamaServeError
 from app.logs import DEFAULT_VERBOSITY, LogSettings, setup_logging
 from app.version import BUILD_INFO, __version__
@@ -56,8 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
-        # Nobody reads the results any more; what is still buffered must not complain at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        hush_stdout()
         return 1
 
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from app.cli.options import Command, read_command
+from app.cli.pipes import hush_stdout
 from app.errors import ConfigError, LlamaServeError
 from app.logs import setup_logging
 from app.version import BUILD_INFO, __version__
@@ -45,6 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _serve(command)
     except LlamaServeError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        hush_stdout()
         return 1
 
 

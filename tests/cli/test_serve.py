@@ -16,6 +16,7 @@ import pytest
 
 from app.version import __version__
 from tests.helpers.assets import asset
+from tests.helpers.server_process import LLAMA_SERVE
 
 START_S = 60.0
 STOP_S = 10.0  # two seconds on a quiet machine; tests share theirs
@@ -195,3 +196,12 @@ def test_https_serves(silent_worker: str, tmp_path: Path) -> None:
         assert url.startswith("https://")
         context = ssl.create_default_context(cafile=cert)
         assert httpx.get(f"{url}/health", verify=context, timeout=START_S).status_code == 503
+
+
+def test_a_reader_of_the_help_that_leaves_is_no_error_to_see() -> None:
+    command = [*LLAMA_SERVE, "--help"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.read(1)
+        process.stdout.close()
+        assert b"Traceback" not in process.stderr.read()
