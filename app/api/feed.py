@@ -104,7 +104,7 @@ async def open_feed(engine: Engine, requests: Sequence[GenerationRequest]) -> As
     generations: list[Generation] = []
     try:
         for request in requests:
-            generations.append(engine.submit(request))
+            generations.append(await engine.submit(request))
     except BaseException:
         for generation in generations:
             generation.cancel()

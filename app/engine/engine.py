@@ -128,8 +128,8 @@ class LlamaEngine:
         """Number of slots."""
         return self._loaded().sizes.n_parallel
 
-    def submit(self, request: GenerationRequest) -> LlamaGeneration:
-        """Queue a request; called from a running asyncio loop.
+    async def submit(self, request: GenerationRequest) -> LlamaGeneration:
+        """Queue a request; what takes long, such as reading a grammar, is done in a thread.
 
         Raises: RequestError, ContextExceededError, EngineUnavailableError.
         """
@@ -138,8 +138,10 @@ class LlamaEngine:
         model = self._loaded()
         _check(request, model)
         assert self._samplers is not None
-        constraint = _constraint(request, model)
-        sampler = TokenSampler(self._samplers.build(request.sampling, constraint), request.sampling)
+        if request.grammar is None and not request.sampling.dry_multiplier:
+            sampler = _sampler(request, model, self._samplers)
+        else:
+            sampler = await asyncio.to_thread(_sampler, request, model, self._samplers)
         generation = LlamaGeneration(next(self._ids), self._notify)
         generation.task = Task(
             id=generation.id,
@@ -264,6 +266,13 @@ class LlamaEngine:
         if self._model is not None:
             self._model.close()
             self._model = None
+
+
+def _sampler(
+    request: GenerationRequest, model: LoadedModel, samplers: SamplerFactory
+) -> TokenSampler:
+    chain = samplers.build(request.sampling, _constraint(request, model))
+    return TokenSampler(chain, request.sampling)
 
 
 def _constraint(request: GenerationRequest, model: LoadedModel) -> Constraint | None:

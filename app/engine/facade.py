@@ -1,8 +1,8 @@
 """The engine as the HTTP room sees it: a protocol, so that the room can be tested on a fake.
 
-All methods may be called from any thread and return at once. `submit` gives a `Generation`, whose
-events are read from one asyncio task; leaving it (`cancel`) frees the slot within one step,
-wherever the request is: queue, prefill or decode.
+All methods but `submit` may be called from any thread and return at once. `submit` gives a
+`Generation`, whose events are read from one asyncio task; leaving it (`cancel`) frees the slot
+within one step, wherever the request is: queue, prefill or decode.
 """
 
 from collections.abc import AsyncIterator
@@ -126,8 +126,8 @@ class Engine(Protocol):
     def n_slots(self) -> int:
         """Number of slots."""
 
-    def submit(self, request: GenerationRequest) -> Generation:
-        """Queue a request; called from a running asyncio loop.
+    async def submit(self, request: GenerationRequest) -> Generation:
+        """Queue a request on the running asyncio loop.
 
         Raises: RequestError, ContextExceededError for what is known to be wrong at once.
         """

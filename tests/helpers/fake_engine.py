@@ -184,7 +184,7 @@ class FakeEngine:
         self.slot_infos: tuple[SlotInfo, ...] = ()
         self.statistics = NO_STATS
 
-    def submit(self, request: GenerationRequest) -> FakeGeneration:
+    async def submit(self, request: GenerationRequest) -> FakeGeneration:
         if self.refuses is not None:
             raise self.refuses
         self.submitted.append(request)

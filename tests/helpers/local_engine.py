@@ -55,7 +55,7 @@ class Asker:
         """Run requests at the same time."""
 
         async def one(request: GenerationRequest) -> Answer:
-            generation = self.engine.submit(request)
+            generation = await self.engine.submit(request)
             return answer_of([event async for event in generation.events()])
 
         async def everything() -> list[Answer]:
