@@ -20,7 +20,7 @@ from tests.kernels import harness, oracle
 from tests.kernels.harness import Case, Rng, Source
 
 NMSE = 1e-10
-FLOATS, AMX = 0, 2
+FLOATS, AMX = 0, 1
 F16, F32, Q8_0 = GGMLType.F16, GGMLType.F32, GGMLType.Q8_0
 SWAP = (0, 2, 1, 3)
 

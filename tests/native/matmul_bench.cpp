@@ -1,6 +1,6 @@
 // Time of the products of a model's layers for many tokens, best of several runs. Stand-alone, built like matmul_test:
 //
-//   matmul_bench [model: smol|gemma] [tokens] [threads] [path 0-2] [repeats] [type, for all weights] [0: by parts only]
+//   matmul_bench [model: smol|gemma] [tokens] [threads] [path: 0 floats, 1 AMX] [repeats] [type, for all weights] [0: by parts only]
 //
 // The work is that of a plan: one conversion per input, barriers between steps, weights of all layers distinct.
 #include <algorithm>
@@ -258,7 +258,7 @@ double decode_seconds(const Work &work, int repeats) {
             const ls::WeightMatrix m{ls::type_info(w.type), w.data, w.ne[0], w.ne[1], w.nb[0], w.nb[1], w.layout == 1};
             const auto start = Clock::now();
             for (int64_t group = 0; group < w.ne[1] / 16; ++group) {
-                ls::fill_panel(m, group, ls::best_path(w.type).form, panel.data());
+                ls::fill_panel(m, group, ls::best_path().form, panel.data());
             }
             best[i] = std::min(best[i], seconds(Clock::now() - start));
         }
@@ -280,7 +280,7 @@ int main(int argc, char **argv) {
     const std::string name = argc > 1 ? argv[1] : "smol";
     const int64_t n_tokens = argument(argc, argv, 2, 512);
     const auto n_threads = static_cast<int>(argument(argc, argv, 3, 2));
-    const int32_t path = ls_matmul_limit(static_cast<int32_t>(argument(argc, argv, 4, 2)));
+    const int32_t path = ls_matmul_limit(static_cast<int32_t>(argument(argc, argv, 4, 1)));
     const auto repeats = static_cast<int>(argument(argc, argv, 5, 20));
     const Work work = make_work(name == "gemma" ? gemma() : smol(), n_tokens, n_threads,
                                 static_cast<int32_t>(argument(argc, argv, 6, -1)));

@@ -264,7 +264,7 @@ int main() {
     for (const ls_test::ScaleFields &fields : ls_test::SCALE_FIELDS) {
         check_panels(*ls::type_info(fields.type), random);
     }
-    for (const int32_t path : {ls::PATH_FLOAT, ls::PATH_BF16, ls::PATH_AMX}) {
+    for (const int32_t path : {ls::PATH_FLOAT, ls::PATH_AMX}) {
         if (ls_matmul_limit(path) != path) {
             std::printf("path %d: not on this machine\n", path);
             continue;

@@ -370,7 +370,7 @@ constexpr int64_t MOST_ELEMENTS = MAX_BLOCK_ELEMENTS * 4 - STEP_ELEMENTS;  // of
 
 bool has_amx_attention(const Attention &a) {
     return a.n_tokens >= FEWEST_TOKENS && a.dk <= MOST_ELEMENTS && a.group <= MOST_ROWS / STRIP &&
-           &best_path(TYPE_F32) == amx_path();
+           &best_path() == amx_path();
 }
 
 int64_t attention_amx_scratch(const Attention &a, int n_threads) {

@@ -2,7 +2,7 @@
 //
 // A panel covers all k of its rows in steps of 32 elements; what lies past k, and rows past n_rows, are zero.
 // FLOATS: per step 32 lines of 16 floats, one per row. PAIRS: per step 16 lines of 16 dwords, each two consecutive
-// bf16 elements of one row, as AMX and vdpbf16ps read their second operand. Values are exact floats before the rounding.
+// bf16 elements of one row, as AMX reads its second operand. Values are exact floats before the rounding.
 //
 // Types that are not quantised keep more than bf16 holds: their panels are sums of bf16 terms. A step is then repeated
 // `n_terms` times, and the activations (matmul.h) are repeated to match: for F32 and F16 the weights' steps are

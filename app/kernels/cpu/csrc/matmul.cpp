@@ -47,7 +47,7 @@ int64_t units_at_once(const TensorRef &weights, int64_t unit_bytes) {
 }
 
 const MatmulPath &path_of(const Step &step) {
-    return step.params[0] == 1 ? best_path(step.src[0].type) : FLOAT_PATH;
+    return step.params[0] == 1 ? best_path() : FLOAT_PATH;
 }
 
 int64_t unit_bytes(const Step &step) {

@@ -55,13 +55,13 @@ struct MatmulPath {
     void (*product)(const ProductBlock &block);
 };
 
-enum PathNumber : int32_t { PATH_FLOAT = 0, PATH_BF16 = 1, PATH_AMX = 2 };
+// Vectors of bf16 (vdpbf16ps) have no path: no processor multiplies faster with them than with floats.
+enum PathNumber : int32_t { PATH_FLOAT = 0, PATH_AMX = 1 };
 
 extern const MatmulPath FLOAT_PATH;
-const MatmulPath *bf16_path();  // null where the level or the processor has no vdpbf16ps
-const MatmulPath *amx_path();   // null where there is no AMX or the system refuses it
+const MatmulPath *amx_path();  // null where there is no AMX or the system refuses it
 
-// The fastest path for weights of a type within ls_matmul_limit.
-const MatmulPath &best_path(int32_t weight_type);
+// The fastest path within ls_matmul_limit.
+const MatmulPath &best_path();
 
 }  // namespace ls

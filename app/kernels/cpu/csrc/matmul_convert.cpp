@@ -9,7 +9,7 @@ namespace ls {
 
 int64_t convert_scratch(const Step &step) {
     const int32_t type = step.params[0];
-    if (best_path(type).form != PanelForm::PAIRS) {
+    if (best_path().form != PanelForm::PAIRS) {
         return 0;
     }
     const TensorRef &x = step.src[0];

@@ -11,7 +11,9 @@ namespace {
 
 void nothing() {}
 
-constexpr int TOKENS = LANES == 16 ? 8 : 4;
+// Two vectors of rows by so many tokens are what the registers hold.
+constexpr int MOST_TOKENS = LANES == 16 ? 8 : LANES == 8 ? 6 : 4;
+constexpr int FEWER_TOKENS = LANES == 16 ? 4 : 2;
 constexpr int VECTORS = 2;
 
 LS_INLINE const uint8_t *panel_vector(const ProductBlock &block, int64_t row) {
@@ -55,8 +57,11 @@ void multiply(const ProductBlock &block, int64_t token, int64_t row) {
 void product(const ProductBlock &block) {
     for (int64_t row = 0; row < block.n_rows; row += VECTORS * LANES) {
         int64_t token = 0;
-        for (; token + TOKENS <= block.n_tokens; token += TOKENS) {
-            multiply<TOKENS>(block, token, row);
+        for (; token + MOST_TOKENS <= block.n_tokens; token += MOST_TOKENS) {
+            multiply<MOST_TOKENS>(block, token, row);
+        }
+        for (; token + FEWER_TOKENS <= block.n_tokens; token += FEWER_TOKENS) {
+            multiply<FEWER_TOKENS>(block, token, row);
         }
         for (; token < block.n_tokens; ++token) {
             multiply<1>(block, token, row);

@@ -99,7 +99,7 @@ int64_t ls_quantize_bytes(int64_t ne0, int64_t n_rows);
 // machine multiplies such weights in floats: the step is left out and MATMUL reads the F32 rows.
 int64_t ls_scratch_bytes(const ls::Step *step, int32_t n_threads);
 
-// The fastest product that MATMUL may use from now on, for tests: 0 floats, 1 AVX512-BF16, 2 AMX. Returns what is in
+// The fastest product that MATMUL and ATTENTION may use from now on, for tests: 0 floats, 1 AMX. Returns what is in
 // effect, which is no more than the machine and the system allow. To be set before plans are compiled.
 int32_t ls_matmul_limit(int32_t path);
 
