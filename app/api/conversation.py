@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from app.api import fields
 from app.api.errors import SERVER, ApiError
 from app.api.json_value import Json, JsonObject
-from app.api.messages import fit_messages, joined_parts, read_messages, read_tools
+from app.api.messages import joined_parts, read_messages, read_tools
 from app.api.settings import ChatSettings
 from app.errors import RequestError
 from app.tokenizer.base import Vocab, without_bos_text
@@ -63,7 +63,7 @@ def read_conversation(body: JsonObject, settings: ChatSettings) -> Conversation:
 def render(conversation: Conversation, template: ChatTemplate, vocab: Vocab) -> str:
     """Return the prompt, without the BOS that the tokenizer adds. Raises: RequestError."""
     text = template.render(
-        fit_messages(conversation.messages, template.caps, template.source),
+        conversation.messages,
         tools=conversation.tools or None,
         add_generation_prompt=conversation.add_generation_prompt,
         extra=conversation.kwargs,

@@ -5,15 +5,12 @@ what a message must have, which content parts are known, what is an error of the
 what the model cannot do (500, as llama-server answers).
 """
 
-import json
-from collections.abc import Sequence
 from typing import Final
 
 from app.api import fields
 from app.api.errors import SERVER, ApiError
-from app.api.json_value import Json, JsonObject, parse_json, type_name
+from app.api.json_value import Json, JsonObject, dump_json, type_name
 from app.errors import RequestError
-from app.tokenizer.template_caps import TemplateCaps
 
 _MEDIA: Final = {
     "image_url": "image",
@@ -64,41 +61,6 @@ def read_tools(body: JsonObject) -> list[JsonObject]:
         }
         tools.append({"type": "function", "function": known})
     return tools
-
-
-def fit_messages(
-    messages: Sequence[JsonObject], caps: TemplateCaps, source: str
-) -> list[JsonObject]:
-    """Return the messages as a template can take them, where it lacks an ability.
-
-    `developer` is another word for `system` except in templates of gpt-oss; a system text goes to
-    the head of the next message; arguments of calls become text.
-    """
-    fitted = [dict(message) for message in messages]
-    for message in fitted:
-        if message["role"] == "developer" and "<|channel|>" not in source:
-            message["role"] = "system"
-        if "tool_calls" in message and not caps.supports_object_arguments:
-            message["tool_calls"] = [_with_text_arguments(c) for c in _list(message["tool_calls"])]
-    if len(fitted) > 1 and fitted[0]["role"] == "system" and not caps.supports_system_role:
-        texts = (joined_parts(fitted[0]["content"]), joined_parts(fitted[1]["content"]))
-        fitted[1:2] = [fitted[1] | {"content": "\n".join(texts)}]
-        del fitted[0]
-    return fitted
-
-
-def _with_text_arguments(call: Json) -> Json:
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(call, dict) or not isinstance(function, dict):
-        return call
-    if not isinstance(function["arguments"], dict):
-        return call
-    text = json.dumps(function["arguments"], ensure_ascii=False)
-    return call | {"function": function | {"arguments": text}}
-
-
-def _list(value: Json) -> list[Json]:
-    return value if isinstance(value, list) else []
 
 
 def _message(value: Json, name: str) -> JsonObject:
@@ -164,13 +126,10 @@ def _tool_call(value: Json, name: str) -> JsonObject:
     return call
 
 
-def _arguments(value: Json, name: str) -> Json:
+def _arguments(value: Json, name: str) -> str:
+    """The arguments as OpenAI has them: text, whatever the template will want of them."""
     if isinstance(value, dict):
-        return value
+        return dump_json(value).decode()
     if not isinstance(value, str):
         fields.wrong_type(f"{name}.tool_calls[].function.arguments", value, "a string")
-    try:
-        parsed = parse_json(value.encode())
-    except RequestError:
-        return value
-    return parsed if isinstance(parsed, dict) else value
+    return value
