@@ -1,6 +1,7 @@
 // The product on AMX tiles, with results of any size.
 #include "amx.h"
 #include "amx_tiles.h"
+#include "cpu_features.h"
 #include "matmul.h"
 
 #if defined(LS_HAS_TILES)
@@ -56,7 +57,9 @@ constexpr MatmulPath PATH = {PanelForm::PAIRS, amx_begin, amx_end, product};
 
 }  // namespace
 
-const MatmulPath *amx_path() { return has_panels(PanelForm::PAIRS) && amx_permitted() ? &PATH : nullptr; }
+const MatmulPath *amx_path() {
+    return has_panels(PanelForm::PAIRS) && has_avx512_bf16() && amx_permitted() ? &PATH : nullptr;
+}
 
 #else
 
