@@ -1,12 +1,14 @@
-// The thread pool. A worker that finds nothing to do looks for a few tens of microseconds, which covers the time between
-// two steps of a decoding loop that runs without pause, then sleeps on a condition variable.
+// The thread pool. A worker that finds nothing to do looks again for two milliseconds, which covers the time between two
+// tokens of a decoding loop, and lets others have the processor meanwhile; then it sleeps on a condition variable.
 #include "pool.h"
 
+#include <chrono>
 #include <new>
 
 namespace {
 
-constexpr int IDLE_SPINS = 4000;
+constexpr int IDLE_SPINS = 500;
+constexpr std::chrono::milliseconds IDLE_TIME{2};
 constexpr int BARRIER_SPINS = 2000;
 
 inline void pause() {
@@ -79,6 +81,13 @@ bool ls_pool::wait_for_work(uint32_t seen) {
             return !stop_;
         }
         pause();
+    }
+    const auto end = std::chrono::steady_clock::now() + IDLE_TIME;
+    while (std::chrono::steady_clock::now() < end) {
+        if (generation_.load(std::memory_order_acquire) != seen) {
+            return !stop_;
+        }
+        std::this_thread::yield();
     }
     std::unique_lock<std::mutex> lock(mutex_);
     sleepers_.fetch_add(1);
