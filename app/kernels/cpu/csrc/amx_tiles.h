@@ -54,28 +54,59 @@ inline void clear_accumulators() {
     _tile_zero(3);
 }
 
-// B is read past the first-level cache, so that A stays there for the columns that follow.
+template <int ROWS16>
+inline void load_rows(const uint8_t *a, int64_t stride) {
+    _tile_loadd(4, a, TILE_LINE);
+    if constexpr (ROWS16 == 2) {
+        _tile_loadd(5, a + stride, TILE_LINE);
+    }
+}
+
+// Past the first-level cache, so that A stays there for the columns that follow.
+template <int COLUMNS16>
+inline void load_columns(const uint8_t *b, int64_t stride) {
+    _tile_stream_loadd(6, b, TILE_LINE);
+    if constexpr (COLUMNS16 == 2) {
+        _tile_stream_loadd(7, b + stride, TILE_LINE);
+    }
+}
+
 template <int ROWS16, int COLUMNS16>
-inline void accumulate(const TileOperands &in) {
-    const uint8_t *a0 = in.a;
-    const uint8_t *a1 = in.a + in.a_stride;
-    const uint8_t *b0 = in.b;
-    const uint8_t *b1 = in.b + in.b_stride;
-    for (int64_t offset = 0; offset < in.n_steps * TILE_BYTES; offset += TILE_BYTES) {
-        _tile_loadd(4, a0 + offset, TILE_LINE);
-        _tile_stream_loadd(6, b0 + offset, TILE_LINE);
-        _tile_dpbf16ps(0, 4, 6);
+inline void add_products() {
+    _tile_dpbf16ps(0, 4, 6);
+    if constexpr (COLUMNS16 == 2) {
+        _tile_dpbf16ps(1, 4, 7);
+    }
+    if constexpr (ROWS16 == 2) {
+        _tile_dpbf16ps(2, 5, 6);
         if constexpr (COLUMNS16 == 2) {
-            _tile_stream_loadd(7, b1 + offset, TILE_LINE);
-            _tile_dpbf16ps(1, 4, 7);
+            _tile_dpbf16ps(3, 5, 7);
         }
-        if constexpr (ROWS16 == 2) {
-            _tile_loadd(5, a1 + offset, TILE_LINE);
-            _tile_dpbf16ps(2, 5, 6);
-            if constexpr (COLUMNS16 == 2) {
-                _tile_dpbf16ps(3, 5, 7);
+    }
+}
+
+// Each step of A has A_PARTS tiles, of B B_PARTS; all pairs of parts but the two low ones are multiplied.
+template <int ROWS16, int COLUMNS16, int A_PARTS, int B_PARTS>
+inline void accumulate(const TileOperands &in) {
+    const uint8_t *a = in.a;
+    const uint8_t *b = in.b;
+    for (int64_t step = 0; step < in.n_steps; ++step) {
+        load_rows<ROWS16>(a, in.a_stride);
+        load_columns<COLUMNS16>(b, in.b_stride);
+        add_products<ROWS16, COLUMNS16>();
+        if constexpr (B_PARTS == 2) {
+            load_columns<COLUMNS16>(b + TILE_BYTES, in.b_stride);
+            add_products<ROWS16, COLUMNS16>();
+        }
+        if constexpr (A_PARTS == 2) {
+            load_rows<ROWS16>(a + TILE_BYTES, in.a_stride);
+            if constexpr (B_PARTS == 2) {
+                load_columns<COLUMNS16>(b, in.b_stride);
             }
+            add_products<ROWS16, COLUMNS16>();
         }
+        a += A_PARTS * TILE_BYTES;
+        b += B_PARTS * TILE_BYTES;
     }
 }
 
@@ -93,8 +124,8 @@ inline void store_accumulator(uint8_t *out, int64_t stride) {
 }
 
 // C = A B, or C += A B, where all rows and columns of C are there to be written.
-template <int ROWS16, int COLUMNS16, bool ADD>
-inline void multiply_whole(const TileOperands &in, const TileResult &c) {
+template <int ROWS16, int COLUMNS16, bool ADD, int A_PARTS, int B_PARTS>
+void multiply_whole(const TileOperands &in, const TileResult &c) {
     // The intrinsics that load tiles do not say that they read memory.
     __asm__ volatile("" ::: "memory");
     if constexpr (ADD) {
@@ -102,7 +133,7 @@ inline void multiply_whole(const TileOperands &in, const TileResult &c) {
     } else {
         clear_accumulators();
     }
-    accumulate<ROWS16, COLUMNS16>(in);
+    accumulate<ROWS16, COLUMNS16, A_PARTS, B_PARTS>(in);
     store_accumulator<0>(c.out, c.stride);
     if constexpr (COLUMNS16 == 2) {
         store_accumulator<1>(c.out + TILE_LINE, c.stride);

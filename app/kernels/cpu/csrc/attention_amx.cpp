@@ -1,7 +1,6 @@
 // Attention on AMX tiles: blocks of tokens against tiles of keys, with a running softmax.
 //
-// All factors are sums of bf16 terms (dequant.h), as many for queries and weights as the cached type asks for, so that
-// F16 and F32 caches lose nothing. A block's keys and values become panels once per tile for all heads that share them;
+// All factors are sums of two bf16 parts (dequant.h), one where the cache is BF16, so that 16 bits are kept. A block's keys and values become panels once per tile for all heads that share them;
 // strips of up to 32 tokens of one head then go through logits, weights and results while these stay in the cache.
 #include "attention_amx.h"
 
@@ -32,9 +31,10 @@ int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit;
 // Sizes in bytes that all threads share, and the block's height.
 struct Sizes {
     Sizes(const Attention &a, int nth)
-        : k_type(a.k_type.groups ? TYPE_F32 : a.k_type.type), k_terms(n_terms(k_type)),
-          v_terms(a.v_type.groups ? n_terms(TYPE_F32) : n_terms(a.v_type.type)), k_steps(n_steps(a.dk) * k_terms),
-          query_tile(k_steps * TILE_BYTES), k_panel(k_steps * TILE_BYTES), v_panel(KEY_STEPS * v_terms * TILE_BYTES),
+        : k_type(a.k_type.groups ? TYPE_F32 : a.k_type.type), k_parts(bf16_parts(k_type)),
+          v_parts(bf16_parts(a.v_type.groups ? TYPE_F32 : a.v_type.type)), k_steps(n_steps(a.dk)),
+          query_tile(k_steps * k_parts.activations * TILE_BYTES), k_panel(k_steps * k_parts.weights * TILE_BYTES),
+          weight_tile(KEY_STEPS * v_parts.activations * TILE_BYTES), v_panel(KEY_STEPS * v_parts.weights * TILE_BYTES),
           result_row(round_up(a.dv_pad, 2 * PANEL_ROWS) * 4), float_row(std::max(result_row, a.dk_pad * 4)) {
         const int64_t token_bytes = a.group * (query_tile / TILE_TOKENS + result_row);
         const int64_t most = std::min(BLOCK_BYTES / token_bytes, MOST_ROWS / a.group);
@@ -46,16 +46,17 @@ struct Sizes {
 
     int64_t thread_bytes() const {
         const int64_t panels = KEYS / PANEL_ROWS * k_panel + result_row / TILE_LINE * v_panel;
-        const int64_t strip = STRIP * KEYS * 4 + STRIP / TILE_TOKENS * v_panel + KEYS * float_row;
+        const int64_t strip = STRIP * KEYS * 4 + STRIP / TILE_TOKENS * weight_tile + KEYS * float_row;
         return rows / TILE_TOKENS * query_tile + rows * result_row + panels + strip + round_up(2 * rows * 4, TILE_LINE);
     }
 
     int32_t k_type;  // quantised keys are decoded to floats first
-    int k_terms, v_terms;
-    int64_t k_steps;     // steps times terms of a product over the head's elements
-    int64_t query_tile;  // 16 tokens of one head
-    int64_t k_panel;     // 16 keys
-    int64_t v_panel;     // 16 elements of V's head over all keys of a tile; of the weights, 16 tokens
+    Parts k_parts, v_parts;
+    int64_t k_steps;      // of a product over the head's elements
+    int64_t query_tile;   // 16 tokens of one head
+    int64_t k_panel;      // 16 keys
+    int64_t weight_tile;  // 16 tokens' weights of all keys of a tile
+    int64_t v_panel;      // 16 elements of V's head over all keys of a tile
     int64_t result_row;
     int64_t float_row;  // of keys or values before they become panels
     int64_t tokens;  // of a block
@@ -69,7 +70,7 @@ struct Workspace {
         keys = take(memory, KEYS / PANEL_ROWS * s.k_panel);
         values = take(memory, s.result_row / TILE_LINE * s.v_panel);
         logits = reinterpret_cast<float *>(take(memory, STRIP * KEYS * 4));
-        weights = take(memory, STRIP / TILE_TOKENS * s.v_panel);
+        weights = take(memory, STRIP / TILE_TOKENS * s.weight_tile);
         floats = reinterpret_cast<float *>(take(memory, KEYS * s.float_row));
         largest = reinterpret_cast<float *>(take(memory, 2 * s.rows * 4));
         total = largest + s.rows;
@@ -103,20 +104,17 @@ struct KeyTile {
 
 // ---- panels
 
-// A V row's bf16 terms: what `value` rounds to, and the rest.
+// The float that store_pairs rounds to.
 inline __m512 rounded(__m512 value) {
     const __m512i bits = _mm512_add_epi32(_mm512_castps_si512(value), _mm512_set1_epi32(0x8000));
     return _mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
 }
 
-// The lines of two keys for 16 elements of V; `step` is the first term of the step they are in.
-void put_value_pair(__m512 even, __m512 odd, int terms, uint8_t *line) {
+// The lines of two keys for 16 elements of V; its low part is a tile further.
+void put_value_pair(__m512 even, __m512 odd, int parts, uint8_t *line) {
     store_pairs(line, even, odd);
-    if (terms == 3) {
+    if (parts == 2) {
         store_pairs(line + TILE_BYTES, _mm512_sub_ps(even, rounded(even)), _mm512_sub_ps(odd, rounded(odd)));
-        store_pairs(line + 2 * TILE_BYTES, even, odd);
-    } else if (terms == 2) {
-        store_pairs(line + TILE_BYTES, even, odd);
     }
 }
 
@@ -127,8 +125,8 @@ void fill_values(const Attention &a, const Workspace &w, const Block &b, const K
         uint8_t *panel = w.values + element / PANEL_ROWS * w.sizes.v_panel;
         for (int64_t key = 0; key < KEYS; key += 2) {
             const float *even = w.floats + key * stride + element;
-            uint8_t *step = panel + key / STEP_ELEMENTS * w.sizes.v_terms * TILE_BYTES;
-            put_value_pair(_mm512_loadu_ps(even), _mm512_loadu_ps(even + stride), w.sizes.v_terms,
+            uint8_t *step = panel + key / STEP_ELEMENTS * w.sizes.v_parts.weights * TILE_BYTES;
+            put_value_pair(_mm512_loadu_ps(even), _mm512_loadu_ps(even + stride), w.sizes.v_parts.weights,
                            step + key % STEP_ELEMENTS / 2 * TILE_LINE);
         }
     }
@@ -148,10 +146,10 @@ void fill_keys(const Attention &a, const Workspace &w, const Block &b, const Key
     }
 }
 
-// One row of up to `n` floats to its place in a tile, term by term.
-void put_row(const float *values, int64_t n, int terms, uint8_t *out) {
-    for (int64_t i = 0; i < n; i += STEP_ELEMENTS, out += terms * TILE_BYTES) {
-        put_terms(values + i, terms, out);
+// One row of up to `n` floats to its place in a tile, part by part.
+void put_row(const float *values, int64_t n, int parts, uint8_t *out) {
+    for (int64_t i = 0; i < n; i += STEP_ELEMENTS, out += parts * TILE_BYTES) {
+        put_parts(values + i, parts, out);
     }
 }
 
@@ -264,34 +262,45 @@ void weigh(const Workspace &w, int64_t row, int64_t token) {
         sum = _mm512_add_ps(sum, e);
     }
     w.total[row] += _mm512_reduce_add_ps(sum);
-    put_row(weights, KEYS, w.sizes.v_terms,
-            w.weights + token / TILE_TOKENS * w.sizes.v_panel + token % TILE_TOKENS * TILE_LINE);
+    put_row(weights, KEYS, w.sizes.v_parts.activations,
+            w.weights + token / TILE_TOKENS * w.sizes.weight_tile + token % TILE_TOKENS * TILE_LINE);
 }
 
 // ---- strips
 
-template <int ROWS16>
+using Product = void (*)(const TileOperands &in, const TileResult &c);
+
+// For up to 16 tokens and for up to 32, by the parts of the cached type.
+template <bool ADD>
+Product strip_product(const Strip &s, const Parts &parts) {
+    const bool two = s.tokens > TILE_TOKENS;
+    if (parts.weights == 1) {
+        return two ? multiply_whole<2, 2, ADD, 2, 1> : multiply_whole<1, 2, ADD, 2, 1>;
+    }
+    return two ? multiply_whole<2, 2, ADD, 2, 2> : multiply_whole<1, 2, ADD, 2, 2>;
+}
+
 void strip_logits(const Workspace &w, const Strip &s, const KeyTile &tile) {
+    const Product product = strip_product<false>(s, w.sizes.k_parts);
     const uint8_t *queries = w.queries + s.row / TILE_TOKENS * w.sizes.query_tile;
     for (int64_t key = 0; key < tile.count; key += 2 * PANEL_ROWS) {
         const TileOperands in{queries, w.sizes.query_tile, w.keys + key / PANEL_ROWS * w.sizes.k_panel, w.sizes.k_panel,
                               w.sizes.k_steps};
-        multiply_whole<ROWS16, 2, false>(in, {reinterpret_cast<uint8_t *>(w.logits + key), KEYS * 4});
+        product(in, {reinterpret_cast<uint8_t *>(w.logits + key), KEYS * 4});
     }
 }
 
-template <int ROWS16>
 void strip_results(const Workspace &w, const Strip &s) {
+    const Product product = strip_product<true>(s, w.sizes.v_parts);
     for (int64_t element = 0; element < w.sizes.result_row / 4; element += 2 * PANEL_ROWS) {
-        const TileOperands in{w.weights, w.sizes.v_panel, w.values + element / PANEL_ROWS * w.sizes.v_panel, w.sizes.v_panel,
-                              KEY_STEPS * w.sizes.v_terms};
-        multiply_whole<ROWS16, 2, true>(in, {reinterpret_cast<uint8_t *>(w.result(s.row) + element), w.sizes.result_row});
+        const TileOperands in{w.weights, w.sizes.weight_tile, w.values + element / PANEL_ROWS * w.sizes.v_panel, w.sizes.v_panel,
+                              KEY_STEPS};
+        product(in, {reinterpret_cast<uint8_t *>(w.result(s.row) + element), w.sizes.result_row});
     }
 }
 
 void attend_strip(const Attention &a, const Workspace &w, const Strip &s, const KeyTile &tile, bool masked) {
-    const bool two = s.tokens > TILE_TOKENS;
-    two ? strip_logits<2>(w, s, tile) : strip_logits<1>(w, s, tile);
+    strip_logits(w, s, tile);
     const float slope = alibi_slope(s.head, a.n_head, a.max_bias);
     if (masked || tile.count < KEYS || a.softcap != 0.0f) {
         for (int64_t t = 0; t < s.tokens; ++t) {
@@ -303,7 +312,7 @@ void attend_strip(const Attention &a, const Workspace &w, const Strip &s, const 
     for (int64_t t = 0; t < s.tokens; ++t) {
         weigh(w, s.row + t, t);
     }
-    two ? strip_results<2>(w, s) : strip_results<1>(w, s);
+    strip_results(w, s);
 }
 
 Strip strip_at(const Attention &a, const Workspace &w, const Block &b, int64_t offset, int64_t head) {
@@ -342,7 +351,7 @@ void load_queries(const Attention &a, const Workspace &w, const Block &b) {
         for (int64_t t = 0; t < b.tokens; ++t) {
             const int64_t row = head * w.sizes.tokens + t;
             a.load_query(b.token + t, b.head_kv * a.group + head, b.seq, query);
-            put_row(query, a.dk, w.sizes.k_terms,
+            put_row(query, a.dk, w.sizes.k_parts.activations,
                     w.queries + row / TILE_TOKENS * w.sizes.query_tile + row % TILE_TOKENS * TILE_LINE);
         }
     }

@@ -41,19 +41,15 @@ inline __m512i low_part(__m512 first, __m512 second, __m512i high) {
     return to_bf16(_mm512_sub_ps(first, first_floats(high)), _mm512_sub_ps(second, last_floats(high)));
 }
 
-// The bf16 terms (dequant.h) of 32 floats of the activations, each in its tile of 1 KiB.
-inline void put_terms(const float *values, int terms, uint8_t *out) {
-    constexpr int TERM_BYTES = 1024;
+// The bf16 parts (dequant.h) of 32 floats of the activations, each in its tile of 1 KiB.
+inline void put_parts(const float *values, int parts, uint8_t *out) {
+    constexpr int PART_BYTES = 1024;
     const __m512 front = _mm512_loadu_ps(values);
     const __m512 back = _mm512_loadu_ps(values + 16);
     const __m512i high = to_bf16(front, back);
     _mm512_storeu_si512(out, high);
-    if (terms > 1) {
-        const __m512i low = low_part(front, back, high);
-        _mm512_storeu_si512(out + TERM_BYTES, terms == 3 ? high : low);
-        if (terms == 3) {
-            _mm512_storeu_si512(out + 2 * TERM_BYTES, low);
-        }
+    if (parts == 2) {
+        _mm512_storeu_si512(out + PART_BYTES, low_part(front, back, high));
     }
 }
 

@@ -4,9 +4,9 @@
 // FLOATS: per step 32 lines of 16 floats, one per row. PAIRS: per step 16 lines of 16 dwords, each two consecutive
 // bf16 elements of one row, as AMX reads its second operand. Values are exact floats before the rounding.
 //
-// Types that are not quantised keep more than bf16 holds: their panels are sums of bf16 terms. A step is then repeated
-// `n_terms` times, and the activations (matmul.h) are repeated to match: for F32 and F16 the weights' steps are
-// high, low, high and the activations' high, high, low; BF16 is exact, so only the activations have two.
+// Types that are not quantised keep more than one bf16 holds. Their panels, and the activations that meet them (matmul.h),
+// are sums of two parts, high and low, which follow one another step by step; BF16 is exact in one. The product of two
+// low parts is left out.
 #pragma once
 
 #include "plan.h"
@@ -21,20 +21,25 @@ constexpr int FLOAT_STEP_BYTES = 64 * STEP_ELEMENTS;
 
 enum class PanelForm { FLOATS, PAIRS };
 
-// How many bf16 products stand for one product with weights of this type.
-inline int n_terms(int32_t type) {
+// How many bf16 numbers stand for one weight of a type, and for one activation that is multiplied with it.
+struct Parts {
+    int weights;
+    int activations;
+};
+
+inline Parts bf16_parts(int32_t type) {
     switch (type) {
         case TYPE_F32:
-        case TYPE_F16: return 3;
-        case TYPE_BF16: return 2;
-        default: return 1;
+        case TYPE_F16: return {2, 2};
+        case TYPE_BF16: return {1, 2};
+        default: return {1, 1};
     }
 }
 
 inline int64_t n_steps(int64_t k) { return (k + STEP_ELEMENTS - 1) / STEP_ELEMENTS; }
 
 inline int64_t panel_bytes(int32_t type, int64_t k, PanelForm form) {
-    return form == PanelForm::FLOATS ? n_steps(k) * FLOAT_STEP_BYTES : n_steps(k) * PAIR_STEP_BYTES * n_terms(type);
+    return form == PanelForm::FLOATS ? n_steps(k) * FLOAT_STEP_BYTES : n_steps(k) * PAIR_STEP_BYTES * bf16_parts(type).weights;
 }
 
 // One matrix [k, n_rows]; nb in bytes, as in TensorRef.

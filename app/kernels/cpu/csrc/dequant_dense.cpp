@@ -110,8 +110,8 @@ void fetch_ahead(const WeightMatrix &weights, const uint8_t *at) {
     }
 }
 
-// The two terms of 32 elements of a row; for BF16 the first is exact and the second not needed.
-void row_terms(const WeightMatrix &weights, int64_t row, int64_t step, __m512i *high, __m512i *low) {
+// The two parts of 32 elements of a row; for BF16 the first is exact and the second not needed.
+void row_parts(const WeightMatrix &weights, int64_t row, int64_t step, __m512i *high, __m512i *low) {
     fetch_ahead(weights, row_step(weights, row, step));
     if (weights.info->type == TYPE_BF16 && is_whole(weights, row, step)) {
         *high = _mm512_loadu_si512(row_step(weights, row, step));
@@ -131,18 +131,16 @@ void fill_pairs(const WeightMatrix &weights, int64_t first, uint8_t *panel) {
         __m512i high[PANEL_ROWS];
         __m512i low[PANEL_ROWS];
         for (int row = 0; row < PANEL_ROWS; ++row) {
-            row_terms(weights, first + row, step, high + row, low + row);
+            row_parts(weights, first + row, step, high + row, low + row);
         }
         transpose(high);
         store_lines(high, panel);
-        if (exact) {
-            store_lines(high, panel + PAIR_STEP_BYTES);
-        } else {
+        panel += PAIR_STEP_BYTES;
+        if (!exact) {
             transpose(low);
-            store_lines(low, panel + PAIR_STEP_BYTES);
-            store_lines(high, panel + 2 * PAIR_STEP_BYTES);
+            store_lines(low, panel);
+            panel += PAIR_STEP_BYTES;
         }
-        panel += PAIR_STEP_BYTES * n_terms(weights.info->type);
     }
 }
 

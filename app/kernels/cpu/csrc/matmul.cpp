@@ -94,7 +94,8 @@ ProductBlock token_block(const Plan &plan, int64_t matrix, int64_t index) {
     copy_position(plan, matrix, index / plan.blocks, &i2, &i3);
     ProductBlock block{};
     block.k = x.ne[0];
-    block.n_steps = n_steps(x.ne[0]) * n_terms(plan.info.type);
+    block.n_steps = n_steps(x.ne[0]);
+    block.parts = bf16_parts(plan.info.type);
     block.n_tokens = std::min<int64_t>(BLOCK_TOKENS, x.ne[1] - token);
     block.panel_stride = plan.panel_stride;
     block.out = dst.data + token * dst.nb[1] + i2 * dst.nb[2] + i3 * dst.nb[3];

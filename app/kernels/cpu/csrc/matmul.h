@@ -6,9 +6,9 @@
 // [n_rows, n_tokens, c2, c3], nb[0] = 4. Scratch: ls_scratch_bytes of the step.
 //
 // CONVERT_BF16: params[0] the type of the weights that will be multiplied, src[0] F32 [k, n_tokens, c2, c3] with any
-// strides. What it writes may serve all products with weights of types whose n_terms are the same (all quantised types).
+// strides. What it writes may serve all products with weights whose bf16_parts are the same (all quantised types).
 // A MATMUL with params[0] = 1 has that in src[1].data, and the shape of the F32 tensor in src[1].ne.
-// It is tiles of 16 tokens: [matrix][tile][step of 32 k][term][token][32 bf16], zero past k and past the last token.
+// It is tiles of 16 tokens: [matrix][tile][step of 32 k][part][token][32 bf16], zero past k and past the last token.
 #pragma once
 
 #include "dequant.h"
@@ -30,7 +30,7 @@ inline int64_t token_tiles(int64_t n_tokens) { return (n_tokens + TILE_TOKENS - 
 
 // Bytes of a converted tile of 16 tokens.
 inline int64_t tile_bytes(int32_t weight_type, int64_t k) {
-    return n_steps(k) * n_terms(weight_type) * TILE_TOKENS * STEP_ELEMENTS * 2;
+    return n_steps(k) * bf16_parts(weight_type).activations * TILE_TOKENS * STEP_ELEMENTS * 2;
 }
 
 // Up to 32 rows of weights times up to 32 tokens.
@@ -40,7 +40,8 @@ struct ProductBlock {
     const uint8_t *acts;  // tiles, or F32 rows
     int64_t act_stride;   // from one tile to the next, or from one row
     int64_t k;            // for FLOATS
-    int64_t n_steps;      // for PAIRS: steps times terms
+    int64_t n_steps;      // for PAIRS
+    Parts parts;          // likewise
     int64_t n_rows;
     int64_t n_tokens;
     uint8_t *out;  // F32, rows next to each other

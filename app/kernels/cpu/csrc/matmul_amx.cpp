@@ -28,12 +28,13 @@ inline void store_tile(uint8_t *out, int64_t out_stride, int64_t n_tokens, int64
     }
 }
 
-template <int TILES, int PANELS>
+template <int TILES, int PANELS, int ACT_PARTS, int WEIGHT_PARTS>
 void multiply(const ProductBlock &block) {
     // The intrinsics that load tiles do not say that they read memory.
     __asm__ volatile("" ::: "memory");
     clear_accumulators();
-    accumulate<TILES, PANELS>({block.acts, block.act_stride, block.panels, block.panel_stride, block.n_steps});
+    accumulate<TILES, PANELS, ACT_PARTS, WEIGHT_PARTS>(
+        {block.acts, block.act_stride, block.panels, block.panel_stride, block.n_steps});
     store_tile<0>(block.out, block.out_stride, block.n_tokens, block.n_rows);
     if constexpr (PANELS == 2) {
         store_tile<1>(block.out + TILE_LINE, block.out_stride, block.n_tokens, block.n_rows - PANEL_ROWS);
@@ -47,10 +48,24 @@ void multiply(const ProductBlock &block) {
     }
 }
 
-void product(const ProductBlock &block) {
+template <int ACT_PARTS, int WEIGHT_PARTS>
+void product_of(const ProductBlock &block) {
     using Multiply = void (*)(const ProductBlock &);
-    static constexpr Multiply MULTIPLY[2][2] = {{multiply<1, 1>, multiply<1, 2>}, {multiply<2, 1>, multiply<2, 2>}};
+    static constexpr Multiply MULTIPLY[2][2] = {
+        {multiply<1, 1, ACT_PARTS, WEIGHT_PARTS>, multiply<1, 2, ACT_PARTS, WEIGHT_PARTS>},
+        {multiply<2, 1, ACT_PARTS, WEIGHT_PARTS>, multiply<2, 2, ACT_PARTS, WEIGHT_PARTS>},
+    };
     MULTIPLY[block.n_tokens > TILE_TOKENS ? 1 : 0][block.n_rows > PANEL_ROWS ? 1 : 0](block);
+}
+
+void product(const ProductBlock &block) {
+    if (block.parts.activations == 1) {
+        product_of<1, 1>(block);
+    } else if (block.parts.weights == 1) {
+        product_of<2, 1>(block);
+    } else {
+        product_of<2, 2>(block);
+    }
 }
 
 constexpr MatmulPath PATH = {PanelForm::PAIRS, amx_begin, amx_end, product};

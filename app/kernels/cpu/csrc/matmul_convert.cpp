@@ -23,17 +23,17 @@ namespace {
 constexpr int TOKEN_STEP_BYTES = STEP_ELEMENTS * 2;
 
 // One token's row of k elements nb0 bytes apart; null for none, which is zeros.
-void convert_row(const uint8_t *row, int64_t nb0, int64_t k, int terms, uint8_t *out) {
+void convert_row(const uint8_t *row, int64_t nb0, int64_t k, int parts, uint8_t *out) {
     const int64_t whole = row != nullptr && nb0 == sizeof(float) ? k / STEP_ELEMENTS * STEP_ELEMENTS : 0;
-    for (int64_t i = 0; i < whole; i += STEP_ELEMENTS, out += terms * PAIR_STEP_BYTES) {
-        put_terms(reinterpret_cast<const float *>(row) + i, terms, out);
+    for (int64_t i = 0; i < whole; i += STEP_ELEMENTS, out += parts * PAIR_STEP_BYTES) {
+        put_parts(reinterpret_cast<const float *>(row) + i, parts, out);
     }
-    for (int64_t i = whole; i < k; i += STEP_ELEMENTS, out += terms * PAIR_STEP_BYTES) {
+    for (int64_t i = whole; i < k; i += STEP_ELEMENTS, out += parts * PAIR_STEP_BYTES) {
         float values[STEP_ELEMENTS] = {};
         for (int64_t j = 0; row != nullptr && j < STEP_ELEMENTS && i + j < k; ++j) {
             std::memcpy(values + j, row + (i + j) * nb0, sizeof(float));
         }
-        put_terms(values, terms, out);
+        put_parts(values, parts, out);
     }
 }
 
@@ -41,7 +41,7 @@ void convert_row(const uint8_t *row, int64_t nb0, int64_t k, int terms, uint8_t 
 
 int32_t convert_bf16(const Step &step, int ith, int nth) {
     const TensorRef &x = step.src[0];
-    const int terms = n_terms(step.params[0]);
+    const int parts = bf16_parts(step.params[0]).activations;
     const int64_t bytes = tile_bytes(step.params[0], x.ne[0]);
     const int64_t tiles = token_tiles(x.ne[1]);
     const int64_t n_units = x.ne[2] * x.ne[3] * tiles;
@@ -50,7 +50,7 @@ int32_t convert_bf16(const Step &step, int ith, int nth) {
         const uint8_t *rows = x.data + matrix % x.ne[2] * x.nb[2] + matrix / x.ne[2] * x.nb[3];
         for (int64_t i = 0; i < TILE_TOKENS; ++i) {
             const int64_t token = unit % tiles * TILE_TOKENS + i;
-            convert_row(token < x.ne[1] ? rows + token * x.nb[1] : nullptr, x.nb[0], x.ne[0], terms,
+            convert_row(token < x.ne[1] ? rows + token * x.nb[1] : nullptr, x.nb[0], x.ne[0], parts,
                         step.scratch + unit * bytes + i * TOKEN_STEP_BYTES);
         }
     }
