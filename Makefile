@@ -9,6 +9,8 @@ PYTHON ?= python3
 PORT ?= $(or $(LLAMA_ARG_PORT),8080)
 ARGS ?=
 PYTEST_ARGS ?=
+# What the native kernels are built from when the package is installed.
+NATIVE := setup.py $(wildcard app/kernels/cpu/csrc/*)
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -37,10 +39,10 @@ $(VENV)/bin/python:
 	  { echo "llama-serve needs Python 3.11 or newer; name one with PYTHON=python3.12" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+$(VENV)/.installed: pyproject.toml constraints.txt $(NATIVE) | $(VENV)/bin/python
 	$(INSTALL) -e .
 	@touch $@
 
-$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+$(VENV)/.installed-dev: pyproject.toml constraints.txt $(NATIVE) | $(VENV)/bin/python
 	$(INSTALL) -e '.[dev]'
 	@touch $@ $(VENV)/.installed

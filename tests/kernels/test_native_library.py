@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.errors import ConfigError
+from app.errors import ConfigError, DeviceLostError
 from app.ggml.op_params import Params
 from app.ggml.ops import Op
 from app.kernels.cpu import library
@@ -95,6 +95,16 @@ def test_a_step_that_cannot_run_ends_the_run_and_is_named() -> None:
         assert (failure.status, failure.failed) == (Status.UNSUPPORTED, 2)
         assert (values == 4).all()
     pool.close()
+
+
+def test_a_closed_pool_is_refused() -> None:
+    pool = native_library().new_pool(2)
+    pool.close()
+    pool.close()
+    with pytest.raises(DeviceLostError):
+        pool.run(0, 0, None)
+    with pytest.raises(DeviceLostError):
+        pool.repack(3, 0, 32, 16, forward=True)
 
 
 def test_waiting_threads_use_no_processor() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from app.errors import ConfigError
+from app.errors import ConfigError, DeviceLostError
 from app.kernels.cpu.layout import Status, TypeSupport, struct_numbers
 
 LEVELS: Final = ("avx512", "avx2", "portable")
@@ -100,14 +100,23 @@ class ThreadPool:
         self._failed_address = ctypes.addressof(self._failed)
 
     def run(self, steps: int, count: int, times_ns: int | None) -> RunResult | None:
-        """Run `count` steps at address `steps`; None when all went well."""
+        """Run `count` steps at address `steps`; None when all went well.
+
+        Raises: DeviceLostError after `close`.
+        """
+        if self._handle is None:
+            raise DeviceLostError("native core: used after it was closed")
         status = self._lib.ls_run(self._handle, steps, count, self._failed_address, times_ns)
         return None if status == Status.OK else RunResult(Status(status), self._failed.value)
 
     def repack(self, type_: int, address: int, ne0: int, n_rows: int, *, forward: bool) -> bool:
         """Group rows of weights in place or make them plain again; False when the type has no
         grouped layout.
+
+        Raises: DeviceLostError after `close`.
         """
+        if self._handle is None:
+            raise DeviceLostError("native core: used after it was closed")
         status = self._lib.ls_repack(self._handle, type_, address, ne0, n_rows, int(forward))
         return bool(status == Status.OK)
 
