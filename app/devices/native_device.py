@@ -16,7 +16,7 @@ from threading import RLock
 
 from app.devices.base import BufferUsage, Bytes, DeviceInfo, DeviceMemory
 from app.devices.host_memory import host_memory, touched_bytes
-from app.devices.native_buffer import NativeBuffer, place, region
+from app.devices.native_buffer import NativeBuffer, region
 from app.devices.native_executor import NativeExecutor
 from app.devices.native_plan import Profile, ProfileRow
 from app.devices.native_weights import overlapping
@@ -113,8 +113,13 @@ class NativeDevice:
         """
         source = memoryview(data).cast("B")
         buffer, start = self._region(tensor, offset, source.nbytes)
-        with self._plain(buffer, start, start + source.nbytes):
-            memoryview(buffer.mapping())[start : start + source.nbytes] = source
+        end = start + source.nbytes
+        with buffer.lock:
+            if not buffer.regions:
+                buffer.mapping()[start:end] = source
+                return
+        with self._plain(buffer, start, end):
+            buffer.mapping()[start:end] = source
 
     def memset_tensor(self, tensor: Tensor, value: int, offset: int, size: int) -> None:
         """Fill bytes of a tensor.
@@ -133,7 +138,7 @@ class NativeDevice:
         buffer, start = self._region(tensor, offset, size)
         done: Future[bytes] = Future()
         with self._plain(buffer, start, start + size):
-            done.set_result(bytes(memoryview(buffer.mapping())[start : start + size]))
+            done.set_result(buffer.mapping()[start : start + size])
         return done
 
     def copy_tensor(self, source: Tensor, target: Tensor) -> None:
@@ -189,8 +194,9 @@ class NativeDevice:
         return buffer
 
     def _region(self, tensor: Tensor, offset: int, size: int) -> tuple[NativeBuffer, int]:
-        self._own(place(tensor)[0])
-        return region(tensor, offset, size)
+        buffer, start = region(tensor, offset, size)
+        self._own(buffer)
+        return buffer, start
 
     @contextmanager
     def _plain(self, buffer: NativeBuffer, start: int, end: int) -> Iterator[None]:
