@@ -19,8 +19,8 @@ from app.kernels.cpu.step import Ref, StepSpec
 MAX_COLUMNS: Final = 8
 GROUP_ROWS: Final = 16
 _ACT_ELEMENTS: Final = 32
-# Types whose converted activations are the same, by the number of bf16 terms (csrc/dequant.h).
-_TERMS: Final = {GGMLType.F32: 3, GGMLType.F16: 3, GGMLType.BF16: 2}
+# Weights whose activations are converted to two parts of bf16 instead of one (csrc/dequant.h).
+_IN_TWO_PARTS: Final = frozenset({GGMLType.F32, GGMLType.F16, GGMLType.BF16})
 
 
 def is_groupable(lib: NativeLibrary, tensor: Tensor) -> bool:
@@ -79,7 +79,7 @@ def _matmul(ctx: EmitContext, node: Tensor, weight: Ref) -> None:
     size = ctx.lib.scratch_bytes(step.pack(None), ctx.n_threads)
     converted = None
     if size:
-        key = (Kind.CONVERT_BF16, _TERMS.get(a.type, 1), x)
+        key = (Kind.CONVERT_BF16, a.type in _IN_TWO_PARTS, x)
         converted = ctx.shared(key, [b], lambda: step, size)
     if converted is not None:
         x = Ref(0, x.nbytes, x.ne, x.nb, x.type, scratch=converted)

@@ -104,12 +104,6 @@ struct KeyTile {
 
 // ---- panels
 
-// The float that store_pairs rounds to.
-inline __m512 rounded(__m512 value) {
-    const __m512i bits = _mm512_add_epi32(_mm512_castps_si512(value), _mm512_set1_epi32(0x8000));
-    return _mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
-}
-
 // The lines of two keys for 16 elements of V; its low part is a tile further.
 void put_value_pair(__m512 even, __m512 odd, int parts, uint8_t *line) {
     store_pairs(line, even, odd);

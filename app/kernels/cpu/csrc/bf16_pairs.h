@@ -16,13 +16,10 @@ inline __m512i to_bf16(__m512 first, __m512 second) {
     return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first));
 }
 
-// The floats that the first and the last 16 of 32 bf16 stand for.
-inline __m512 first_floats(__m512i halves) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(halves)), 16));
-}
-
-inline __m512 last_floats(__m512i halves) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(halves, 1)), 16));
+// The nearest float that is a bf16; ties go away from zero.
+inline __m512 rounded(__m512 value) {
+    const __m512i bits = _mm512_add_epi32(_mm512_castps_si512(value), _mm512_set1_epi32(0x8000));
+    return _mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
 }
 
 // Two floats of every lane to a dword of two bf16, the even one in its low half. Rounds ties away from zero: integer
@@ -36,9 +33,12 @@ inline void store_pairs(uint8_t *line, __m512 even, __m512 odd) {
     _mm512_store_si512(line, _mm512_ternarylogic_epi32(low, high, high_halves, LOW_OR_HIGH_AND_MASK));
 }
 
-// What is left of 32 floats when their bf16 `high` is taken away, as bf16.
-inline __m512i low_part(__m512 first, __m512 second, __m512i high) {
-    return to_bf16(_mm512_sub_ps(first, first_floats(high)), _mm512_sub_ps(second, last_floats(high)));
+// 32 floats as the sum of two bf16 each. The conversion is the slow part, so what it rounds is made exact before.
+inline void split(__m512 first, __m512 second, __m512i *high, __m512i *low) {
+    const __m512 first_high = rounded(first);
+    const __m512 second_high = rounded(second);
+    *high = to_bf16(first_high, second_high);
+    *low = to_bf16(_mm512_sub_ps(first, first_high), _mm512_sub_ps(second, second_high));
 }
 
 // The bf16 parts (dequant.h) of 32 floats of the activations, each in its tile of 1 KiB.
@@ -46,11 +46,15 @@ inline void put_parts(const float *values, int parts, uint8_t *out) {
     constexpr int PART_BYTES = 1024;
     const __m512 front = _mm512_loadu_ps(values);
     const __m512 back = _mm512_loadu_ps(values + 16);
-    const __m512i high = to_bf16(front, back);
-    _mm512_storeu_si512(out, high);
-    if (parts == 2) {
-        _mm512_storeu_si512(out + PART_BYTES, low_part(front, back, high));
+    if (parts == 1) {
+        _mm512_storeu_si512(out, to_bf16(front, back));
+        return;
     }
+    __m512i high;
+    __m512i low;
+    split(front, back, &high, &low);
+    _mm512_storeu_si512(out, high);
+    _mm512_storeu_si512(out + PART_BYTES, low);
 }
 
 }  // namespace ls

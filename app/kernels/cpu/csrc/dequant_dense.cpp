@@ -119,10 +119,7 @@ void row_parts(const WeightMatrix &weights, int64_t row, int64_t step, __m512i *
     }
     alignas(64) float values[STEP_ELEMENTS];
     read_row_step(weights, row, step, values);
-    const __m512 front = _mm512_load_ps(values);
-    const __m512 back = _mm512_load_ps(values + 16);
-    *high = to_bf16(front, back);
-    *low = low_part(front, back, *high);
+    split(_mm512_load_ps(values), _mm512_load_ps(values + 16), high, low);
 }
 
 void fill_pairs(const WeightMatrix &weights, int64_t first, uint8_t *panel) {
