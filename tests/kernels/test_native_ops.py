@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from app.devices.native_device import NativeDevice
+from app.ggml.op_params import AttentionParams
 from app.ggml.ops import Op
-from app.ggml.types import TRAITS
+from app.ggml.types import TRAITS, GGMLType
 from app.kernels.cpu.library import LEVELS
 from tests.helpers.native import native_cpu
 from tests.kernels import harness, oracle
@@ -48,3 +49,27 @@ def test_result_equals_float64(device: NativeDevice, case: harness.Case) -> None
     else:
         assert np.isfinite(got).all()
         assert harness.nmse(got, want) <= _tolerance(case)
+
+
+def _own_keys(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Each token sees its own run of keys, as streams do that share a cache."""
+    n, n_kv = shape[-2:]
+    owner = np.arange(n_kv) * n // n_kv
+    return np.broadcast_to(np.where(owner == np.arange(n)[:, None], 0.0, -np.inf), shape)
+
+
+@pytest.mark.parametrize("n_tokens", [2, 5, 8, 9])
+@pytest.mark.parametrize("type_", [GGMLType.F32, GGMLType.F16, GGMLType.Q8_0, GGMLType.Q4_0])
+def test_streams_see_their_own_keys_only(
+    device: NativeDevice, type_: GGMLType, n_tokens: int
+) -> None:
+    sources = (
+        harness.Source((32, n_tokens, 6)),
+        harness.Source((32, 403, 2), type_),
+        harness.Source((64, 403, 2), type_),
+        harness.Source((403, n_tokens), GGMLType.F16, _own_keys),
+    )
+    params = AttentionParams(0.1).pack()
+    case = harness.Case("streams", Op.FLASH_ATTN_EXT, sources, params, nmse=SPLIT_NMSE)
+    got, values, _ = harness.run(device, case)
+    assert harness.nmse(got, oracle.want(case, values)) <= case.nmse

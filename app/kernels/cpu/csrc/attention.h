@@ -33,8 +33,8 @@ struct Attention {
     void load_query(int64_t token, int64_t head, int64_t seq, float *out) const;
 };
 
-// Whether few enough rows share a K head for the form that reads K row by row.
-inline bool is_decode(const Attention &a) { return a.rows() <= 8; }
+// Whether tokens are few enough for the form that reads K row by row.
+inline bool is_decode(const Attention &a) { return a.n_tokens <= 8; }
 
 // Rows [first, first + count) of one head as floats, each zero-padded to `stride`; zeros from `count` to `padded_count`.
 void load_heads(const TensorRef &t, const TypeInfo &info, int64_t first, int64_t count, int64_t padded_count, int64_t head, int64_t seq, float *out,

@@ -2,7 +2,8 @@
 // and the keys are shared out evenly over the threads.
 //
 // Each thread keeps, per query row, the greatest logit, the sum of weights and the weighted sum of V rows over its keys;
-// ATTENTION_COMBINE joins them. Blocks of 16 keys that no row may see are not read.
+// ATTENTION_COMBINE joins them. Blocks of 16 keys that no row may see are not read, and a block is worked on only for the
+// tokens that may see it: the tokens of several streams see different ones.
 #include <cmath>
 
 #include "attention.h"
@@ -52,24 +53,25 @@ bool all_masked(const uint16_t *mask, int64_t n) {
     return all;
 }
 
-bool is_visible(const Attention &a, int64_t block, int64_t seq) {
+uint32_t everybody(const Attention &a) { return (uint32_t{1} << a.n_tokens) - 1; }
+
+// Bit t: token t may see some key of the block.
+uint32_t who_sees(const Attention &a, int64_t first, int64_t seq) {
     if (a.mask.data == nullptr || a.mask.ne[2] != 1) {
-        return true;
+        return everybody(a);
     }
-    const int64_t first = block * KEYS;
     const int64_t count = std::min<int64_t>(KEYS, a.n_kv - first);
+    uint32_t seen = 0;
     for (int64_t token = 0; token < a.n_tokens; ++token) {
-        if (!all_masked(a.mask_row(token, 0, seq) + first, count)) {
-            return true;
-        }
+        seen |= uint32_t{!all_masked(a.mask_row(token, 0, seq) + first, count)} << token;
     }
-    return false;
+    return seen;
 }
 
 int64_t list_blocks(const Attention &a, int64_t seq, int32_t *out) {
     int64_t n = 0;
     for (int64_t block = 0; block * KEYS < a.n_kv; ++block) {
-        if (is_visible(a, block, seq)) {
+        if (who_sees(a, block * KEYS, seq) != 0) {
             out[n++] = static_cast<int32_t>(block);
         }
     }
@@ -147,31 +149,53 @@ struct Reader {
     const RowKernels &kernels;
 };
 
-void block_logits(const Attention &a, const Workspace &w, const Reader &reader, int64_t seq, int64_t first, float *out) {
+// Calls `body(row, n, apart)` for up to MAX_ROWS rows, `apart` from one another, of those that share K head `head_kv` and belong to the
+// tokens in `seen`: all rows as they stand, or the heads of one token after another.
+template <typename Body>
+void for_rows(const Attention &a, int64_t head_kv, uint32_t seen, Body body) {
+    const int64_t first = head_kv * a.rows();
+    const int64_t last = first + a.rows();
+    if (seen == everybody(a)) {
+        for (int64_t row = first; row < last; row += MAX_ROWS) {
+            body(row, std::min<int64_t>(MAX_ROWS, last - row), int64_t{1});
+        }
+        return;
+    }
+    for (int64_t token = 0; token < a.n_tokens; ++token) {
+        for (int64_t head = 0; (seen >> token & 1) != 0 && head < a.group; head += MAX_ROWS) {
+            body(first + head * a.n_tokens + token, std::min<int64_t>(MAX_ROWS, a.group - head), a.n_tokens);
+        }
+    }
+}
+
+void block_logits(const Attention &a, const Workspace &w, const Reader &reader, int64_t seq, int64_t first, uint32_t seen,
+                  float *out) {
     for (int64_t head_kv = 0; head_kv < a.n_head_kv; ++head_kv) {
         const BlockRows keys = block_rows(a.k, a.k_type, reader.own != nullptr, first, head_kv, seq, a.dk_pad, w.tile);
-        const int64_t last = (head_kv + 1) * a.rows();
-        for (int64_t row = head_kv * a.rows(); row < last; row += MAX_ROWS) {
-            const int64_t n = std::min<int64_t>(MAX_ROWS, last - row);
-            reader.kernels.dot[n - 1](keys, w.queries + row * a.dk_pad, a.dk_pad, out + row * TILE, TILE);
-        }
-        for (int64_t row = head_kv * a.rows(); row < last; ++row) {
+        for_rows(a, head_kv, seen, [&](int64_t row, int64_t n, int64_t apart) {
+            reader.kernels.dot[n - 1](keys, w.queries + row * a.dk_pad, apart * a.dk_pad, out + row * TILE, apart * TILE);
+        });
+        for (int64_t row = head_kv * a.rows(); row < (head_kv + 1) * a.rows(); ++row) {
             const int64_t head = row / a.n_tokens;
-            const uint16_t *mask = a.mask.data == nullptr ? nullptr : a.mask_row(row % a.n_tokens, head, seq) + first;
+            const int64_t token = row % a.n_tokens;
+            if ((seen >> token & 1) == 0) {
+                std::fill(out + row * TILE, out + row * TILE + KEYS, -INFINITY);
+                continue;
+            }
+            const uint16_t *mask = a.mask.data == nullptr ? nullptr : a.mask_row(token, head, seq) + first;
             finish_logits(a, mask, alibi_slope(head, a.n_head, a.max_bias), keys.count, out + row * TILE);
         }
     }
 }
 
-void mix_block(const Attention &a, const Workspace &w, const Reader &reader, int64_t seq, int64_t first,
+void mix_block(const Attention &a, const Workspace &w, const Reader &reader, int64_t seq, int64_t first, uint32_t seen,
                const float *weights) {
     for (int64_t head_kv = 0; head_kv < a.n_head_kv; ++head_kv) {
         const BlockRows values = block_rows(a.v, a.v_type, reader.own != nullptr, first, head_kv, seq, a.dv_pad, w.tile);
-        const int64_t last = (head_kv + 1) * a.rows();
-        for (int64_t row = head_kv * a.rows(); row < last; row += MAX_ROWS) {
-            const int64_t n = std::min<int64_t>(MAX_ROWS, last - row);
-            reader.kernels.mix[n - 1](values, weights + row * TILE, TILE, w.part(a, seq, row) + VW, part_floats(a));
-        }
+        for_rows(a, head_kv, seen, [&](int64_t row, int64_t n, int64_t apart) {
+            reader.kernels.mix[n - 1](values, weights + row * TILE, apart * TILE, w.part(a, seq, row) + VW,
+                                      apart * part_floats(a));
+        });
     }
 }
 
@@ -179,14 +203,16 @@ void attend_tile(const Attention &a, const Workspace &w, int64_t seq, const int3
     const Reader k(a.k, a.dk_pad);
     const Reader v(a.v, a.dv_pad);
     const auto first_key = [&](int64_t b) { return static_cast<int64_t>(blocks[b]) * KEYS; };
+    uint32_t seen[TILE_BLOCKS];
     for (int64_t b = 0; b < n; ++b) {
-        block_logits(a, w, k, seq, first_key(b), w.weights + b * KEYS);
+        seen[b] = who_sees(a, first_key(b), seq);
+        block_logits(a, w, k, seq, first_key(b), seen[b], w.weights + b * KEYS);
     }
     for (int64_t row = 0; row < seq_rows(a); ++row) {
         weigh(w.weights + row * TILE, n * KEYS, w.part(a, seq, row), a.dv_pad);
     }
     for (int64_t b = 0; b < n; ++b) {
-        mix_block(a, w, v, seq, first_key(b), w.weights + b * KEYS);
+        mix_block(a, w, v, seq, first_key(b), seen[b], w.weights + b * KEYS);
     }
 }
 
