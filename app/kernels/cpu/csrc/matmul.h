@@ -56,7 +56,7 @@ struct MatmulPath {
     void (*product)(const ProductBlock &block);
 };
 
-// Vectors of bf16 (vdpbf16ps) have no path: no processor multiplies faster with them than with floats.
+// Vectors of bf16 (vdpbf16ps) have no path: on the processor at hand they ran at half the speed of floats.
 enum PathNumber : int32_t { PATH_FLOAT = 0, PATH_AMX = 1 };
 
 extern const MatmulPath FLOAT_PATH;
