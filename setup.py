@@ -7,6 +7,7 @@ are loaded through ctypes.
 """
 
 import platform
+import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from os import cpu_count
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.modified import newer_group
 
 FOLDER = Path("app/kernels/cpu/csrc")
 COMMON = [
@@ -44,7 +46,14 @@ class BuildLevels(build_ext):
         return str(Path(*fullname.split("."))) + ".so"
 
     def build_extension(self, ext: Extension) -> None:
-        """Compile and link one level."""
+        """Compile and link one level, unless the source tree has it from an earlier install."""
+        target = Path(self.get_ext_fullpath(ext.name))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        kept = FOLDER.parent / target.name
+        if not self.force and not newer_group([*ext.sources, *ext.depends, __file__], str(kept)):
+            if kept.resolve() != target.resolve():
+                shutil.copy2(kept, target)
+            return
         folder = Path(self.build_temp) / ext.name
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -56,8 +65,6 @@ class BuildLevels(build_ext):
 
         with ThreadPoolExecutor(cpu_count() or 1) as pool:
             objects = [name for part in pool.map(compile_one, ext.sources) for name in part]
-        target = Path(self.get_ext_fullpath(ext.name))
-        target.parent.mkdir(parents=True, exist_ok=True)
         self.compiler.link_shared_object(
             objects, str(target), extra_postargs=ext.extra_link_args, target_lang="c++"
         )
