@@ -3,7 +3,11 @@
 The hang killer is pytest-timeout (120 s per test; `@pytest.mark.timeout(n)` overrides it).
 """
 
+import logging
 import os
+from collections.abc import Iterator
+
+import pytest
 
 # Set before numpy or torch are imported: tests share few cores, and thread pools would fight over
 # them.
@@ -13,3 +17,16 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 pytest_plugins = ["pytester", "tests.helpers.ci_skips"]
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """Undo what a command line under test does to logging: later tests read the log, too."""
+    loggers = [logging.getLogger(name) for name in ("", "app", "uvicorn.error")]
+    before = [(x, x.level, x.propagate, x.disabled, list(x.handlers)) for x in loggers]
+    disabled = logging.root.manager.disable
+    yield
+    logging.disable(disabled)
+    for logger, level, propagate, is_disabled, handlers in before:
+        logger.setLevel(level)
+        logger.propagate, logger.disabled, logger.handlers = propagate, is_disabled, handlers
