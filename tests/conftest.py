@@ -22,7 +22,8 @@ pytest_plugins = ["pytester", "tests.helpers.ci_skips"]
 @pytest.fixture(autouse=True)
 def logging_as_before() -> Iterator[None]:
     """Undo what a command line under test does to logging: later tests read the log, too."""
-    loggers = [logging.getLogger(name) for name in ("", "app", "uvicorn.error")]
+    known = logging.root.manager.loggerDict.values()
+    loggers = [logging.root, *(x for x in known if isinstance(x, logging.Logger))]
     before = [(x, x.level, x.propagate, x.disabled, list(x.handlers)) for x in loggers]
     disabled = logging.root.manager.disable
     yield
