@@ -12,6 +12,7 @@ import mmap
 from dataclasses import dataclass
 from threading import RLock
 
+from app.devices.region import place_in, region_in
 from app.errors import GraphError
 from app.ggml.tensor import Tensor
 
@@ -79,34 +80,10 @@ class NativeBuffer:
 
 
 def place(tensor: Tensor) -> tuple[NativeBuffer, int]:
-    """Return a tensor's buffer and its first byte there.
-
-    Raises: GraphError when it has none, or one of another device.
-    """
-    buffer, offset = tensor.buffer, tensor.offset
-    if buffer is None and tensor.view_src is not None and tensor.view_src.buffer is not None:
-        buffer = tensor.view_src.buffer
-        offset = tensor.view_src.offset + tensor.view_offs
-    if not isinstance(buffer, NativeBuffer):
-        held = "no buffer" if buffer is None else f"a {type(buffer).__name__}"
-        raise GraphError(f"tensor '{tensor.name}': has {held}, expected a buffer of this device")
-    return buffer, offset
+    """Return a tensor's buffer and its first byte there. Raises: GraphError as `place_in` does."""
+    return place_in(tensor, NativeBuffer)
 
 
 def region(tensor: Tensor, offset: int, size: int) -> tuple[NativeBuffer, int]:
-    """Return the buffer of `tensor` and where in it its bytes `offset`…`offset + size` start.
-
-    Raises: GraphError when they are not all in the tensor, or the tensor not all in the buffer.
-    """
-    buffer, start = place(tensor)
-    nbytes = tensor.nbytes
-    if offset < 0 or size < 0 or offset + size > nbytes:
-        raise GraphError(
-            f"tensor '{tensor.name}': bytes {offset}…{offset + size}, expected within 0…{nbytes}"
-        )
-    if start < 0 or start + nbytes > buffer.size or min(tensor.nb) < 0:
-        raise GraphError(
-            f"tensor '{tensor.name}' {list(tensor.ne)} with strides {list(tensor.nb)}: bytes "
-            f"{start}…{start + nbytes}, expected within its buffer of {buffer.size}"
-        )
-    return buffer, start + offset
+    """Return the buffer and the first of these bytes. Raises: GraphError as `region_in` does."""
+    return region_in(tensor, NativeBuffer, offset, size)
