@@ -31,16 +31,31 @@ const MatvecType *matvec_k_type(int32_t type);
 
 constexpr int PARTS = GROUP_ROWS / LANES;
 
-// How far ahead of the decoder weights are fetched. Measured: 4 to 8 KiB read at the speed of memory, 2 KiB at 80 % of it.
-constexpr int64_t PREFETCH_BYTES = 4096;
+// Lines are fetched one stretch of PREFETCH_PAGES pages ahead, and from all its pages in turn: the processor's own
+// prefetcher follows one stream per page, so that more reads are under way than with one page after the other. Measured
+// on weights that do not fit the cache: 10 to 35 % faster than one stream 4 KiB ahead, and no slower on those that do.
+constexpr uintptr_t PREFETCH_PAGES = 4;
+constexpr uintptr_t PAGE = 4096;
+constexpr uintptr_t LINE = 64;
+
+// The line to fetch when the one at `address` is read: line n of a stretch goes to line n / PREFETCH_PAGES of page
+// n % PREFETCH_PAGES of the next.
+LS_INLINE const void *line_ahead(const uint8_t *address) {
+    constexpr uintptr_t STRETCH = PREFETCH_PAGES * PAGE;
+    const auto from = reinterpret_cast<uintptr_t>(address);
+    const uintptr_t in_stretch = from % STRETCH / LINE;
+    const uintptr_t target = from / STRETCH * STRETCH + STRETCH + in_stretch % PREFETCH_PAGES * PAGE +
+                             in_stretch / PREFETCH_PAGES * LINE;
+    return reinterpret_cast<const void *>(target);
+}
 
 // The parts of a group share its lines.
 template <class D, int S>
 LS_INLINE void prefetch_ahead(const uint8_t *column, int part) {
     constexpr int64_t BYTES = int64_t{D::BYTES} * GROUP_ROWS * ACT_ELEMENTS / D::ELEMENTS;
-    const uint8_t *first = column + PREFETCH_BYTES + S * BYTES + 64 * part;
+    const uint8_t *first = column + S * BYTES + 64 * part;
     for (int64_t line = 0; line < BYTES; line += 64 * PARTS) {
-        __builtin_prefetch(first + line, 0, 3);
+        __builtin_prefetch(line_ahead(first + line), 0, 3);
     }
 }
 
