@@ -1,0 +1,1 @@
+"""What a model writes → content, reasoning and tool calls, for every chat dialect."""
