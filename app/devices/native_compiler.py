@@ -10,7 +10,7 @@ what is between them.
 import ctypes
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from app.devices.native_buffer import GroupedRegion, NativeBuffer, region
 from app.devices.native_plan import NativePlan, NativeSegment, ReferenceSegment
@@ -56,6 +56,10 @@ class NativeCompiler:
     _grouped: dict[int, tuple[NativeBuffer, GroupedRegion]] = field(default_factory=dict)
     _shared: dict[Hashable, tuple[Scratch, list[tuple[int, int]]]] = field(default_factory=dict)
     _steps: list[StepSpec] = field(default_factory=list)
+    _placed: dict[int, tuple[NativeBuffer, int, Ref]] = field(default_factory=dict)
+    """Buffer, first byte and plain form of each tensor by identity: all are asked for several
+    times, and the bounds check costs more than the look-up.
+    """
 
     def compile(self, graph: Graph) -> NativePlan:
         """Return the plan.
@@ -77,22 +81,29 @@ class NativeCompiler:
         addresses = [base + offset for offset in offsets]
         segments = [self._segment(part, nodes, addresses) for part in parts]
         grouped = list(self._grouped.values())
-        return NativePlan(segments, grouped, self._plain_spans(nodes), _buffers(nodes), memory)
+        buffers = {buffer for buffer, _, _ in self._placed.values()}
+        return NativePlan(segments, grouped, self._plain_spans(), buffers, memory)
 
     def ref(self, tensor: Tensor) -> Ref:
         """Describe a tensor in plain form."""
-        buffer, start = region(tensor, 0, 0)
-        return ref_at(tensor, buffer.address + start)
+        return self._place(tensor)[2]
 
     def weight(self, tensor: Tensor) -> Ref:
         """Describe a source that may be grouped, and is from now on if it can be."""
-        buffer, start = region(tensor, 0, 0)
-        address = buffer.address + start
-        found = self._groupable.get(address)
-        if found is None or tensor.nbytes != found.end - found.start:
-            return ref_at(tensor, address)
-        self._grouped[address] = (buffer, found)
-        return ref_at(tensor, address, GROUPED)
+        buffer, _, plain = self._place(tensor)
+        found = self._groupable.get(plain.address)
+        if found is None or plain.nbytes != found.end - found.start:
+            return plain
+        self._grouped[plain.address] = (buffer, found)
+        return replace(plain, layout=GROUPED)
+
+    def _place(self, tensor: Tensor) -> tuple[NativeBuffer, int, Ref]:
+        found = self._placed.get(id(tensor))
+        if found is None:
+            buffer, start = region(tensor, 0, 0)
+            found = (buffer, start, ref_at(tensor, buffer.address + start))
+            self._placed[id(tensor)] = found
+        return found
 
     def add(self, step: StepSpec) -> None:
         """Append a step, and forget shared values whose bytes it overwrites."""
@@ -193,16 +204,12 @@ class NativeCompiler:
             if alone and len(wanted[span]) == 1 and not _touches(taken, span):
                 self._groupable[span[0]] = next(iter(wanted[span]))
 
-    def _plain_spans(self, nodes: list[Tensor]) -> list[Span]:
+    def _plain_spans(self) -> list[Span]:
         """Return the bytes that the plan touches in plain form, joined."""
         by_buffer: dict[NativeBuffer, list[tuple[int, int]]] = {}
-        for node in nodes:
-            for tensor in (node, *node.src):
-                if tensor is None:
-                    continue
-                buffer, start = region(tensor, 0, 0)
-                if buffer.address + start not in self._grouped:
-                    by_buffer.setdefault(buffer, []).append((start, start + tensor.nbytes))
+        for buffer, start, plain in self._placed.values():
+            if plain.address not in self._grouped:
+                by_buffer.setdefault(buffer, []).append((start, start + plain.nbytes))
         return [
             (buffer, start, end)
             for buffer, ranges in by_buffer.items()
@@ -242,11 +249,6 @@ def _use_counts(graph: Graph) -> Counter[int]:
         if node.view_src is not None:
             uses[id(node.view_src)] += 1
     return uses
-
-
-def _buffers(nodes: list[Tensor]) -> set[NativeBuffer]:
-    tensors = (tensor for node in nodes for tensor in (node, *node.src) if tensor is not None)
-    return {region(tensor, 0, 0)[0] for tensor in tensors}
 
 
 def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:

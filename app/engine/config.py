@@ -72,9 +72,11 @@ class EngineConfig:
     cache_type_v: GGMLType = GGMLType.F16
     flash_attn: FlashAttention = FlashAttention.AUTO
     cpu_executor: CpuExecutor = CpuExecutor.NATIVE
+    cpu_level: str | None = None
     threads: int | None = None
     threads_batch: int | None = None
     slot_prompt_similarity: float = 0.1
     warmup: bool = True
+    profile: bool = False
     rope: RopeOverrides = field(default_factory=RopeOverrides)
     override_kv: tuple[tuple[str, bool | int | float | str], ...] = ()

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from itertools import count
 
+from app.devices.profile import profile_text, start_profiles
 from app.engine.config import EngineConfig
 from app.engine.counters import Counters
 from app.engine.errors import EngineUnavailableError
@@ -228,6 +229,8 @@ class LlamaEngine:
         )
         if self._config.warmup:
             self._warm_up(model)
+        if self._config.profile:
+            start_profiles(model.pool.opened)
         self._error, self._state = "", EngineState.READY
         self._settled.set()
 
@@ -264,6 +267,9 @@ class LlamaEngine:
 
     def _close(self) -> None:
         if self._model is not None:
+            if self._config.profile:
+                for device in self._model.pool.opened:
+                    self._said(profile_text(device))
             self._model.close()
             self._model = None
 

@@ -38,10 +38,15 @@ class CellPool:
         self.n_swa = n_swa
         self._seq: I32 = np.full(n_cells, FREE, np.int32)
         self._pos: I32 = np.full(n_cells, FREE, np.int32)
+        # Kept so that a token more does not cost a look at every cell.
+        self._n_free = n_cells
+        self._first_free = 0
+        self._end = 0
+        """One behind the last used cell."""
 
     def n_free(self) -> int:
         """Number of free cells."""
-        return int(np.count_nonzero(self._seq == FREE))
+        return self._n_free
 
     def n_used(self, seq: int) -> int:
         """Number of cells that hold `seq`."""
@@ -52,16 +57,30 @@ class CellPool:
 
         Raises: CellsExhaustedError, leaving everything as it was.
         """
-        if self.n_swa and self.n_free() < len(positions):
+        n = len(positions)
+        if self.n_swa and self._n_free < n:
             self._forget_unseen()
-        cells = np.flatnonzero(self._seq == FREE)[: len(positions)]
-        if len(cells) < len(positions):
+        if self._n_free < n:
             raise CellsExhaustedError(
-                f"KV cache of {self.n_cells} cells: {len(positions)} needed, {len(cells)} free"
+                f"KV cache of {self.n_cells} cells: {n} needed, {self._n_free} free"
             )
+        cells = self._lowest_free(n)
         self._seq[cells] = seq
         self._pos[cells] = positions
+        self._n_free -= n
+        if n:
+            self._first_free = int(cells[-1]) + 1
+            self._end = max(self._end, self._first_free)
         return cells
+
+    def _lowest_free(self, n: int) -> I64:
+        """The first `n` free cells; there are so many."""
+        start, width = self._first_free, n
+        while True:
+            found = np.flatnonzero(self._seq[start : start + width] == FREE)
+            if len(found) >= n:
+                return found[:n] + start
+            width *= 4
 
     def truncate(self, seq: int, n_keep: int) -> None:
         """Free the cells of `seq` at positions `n_keep` and above."""
@@ -75,8 +94,7 @@ class CellPool:
 
     def n_kv(self) -> int:
         """Cells that attention has to look at: up to the last used one, padded."""
-        used = np.flatnonzero(self._seq != FREE)
-        last = int(used[-1]) + 1 if len(used) else 1
+        last = max(self._end, 1)
         return min(self.n_cells, -(-last // KV_PADDING) * KV_PADDING)
 
     def mask(self, seqs: I32, positions: I32, n_kv: int) -> npt.NDArray[np.bool_]:
@@ -89,8 +107,14 @@ class CellPool:
         return allowed
 
     def check_integrity(self) -> None:
-        """Assert that no position of a sequence is held twice and that free cells hold nothing."""
+        """Assert that no position of a sequence is held twice, that free cells hold nothing, and
+        that the kept numbers are right.
+        """
         free = self._seq == FREE
+        used = np.flatnonzero(~free)
+        assert self._n_free == int(np.count_nonzero(free)), "free cells are miscounted"
+        assert self._end == (int(used[-1]) + 1 if len(used) else 0), "the last used cell is another"
+        assert not np.any(free[: self._first_free]), "a free cell lies before the first"
         assert bool(np.all(self._pos[free] == FREE)), "a free cell has a position"
         held = np.stack([self._seq[~free], self._pos[~free]])
         assert len(np.unique(held, axis=1).T) == held.shape[1], "a position is held twice"
@@ -103,8 +127,15 @@ class CellPool:
             self._release(mine & (self._pos <= next_pos - self.n_swa))
 
     def _release(self, cells: npt.NDArray[np.bool_]) -> None:
-        self._seq[cells] = FREE
-        self._pos[cells] = FREE
+        released = np.flatnonzero(cells)
+        if not len(released):
+            return
+        self._seq[released] = FREE
+        self._pos[released] = FREE
+        self._n_free += len(released)
+        self._first_free = min(self._first_free, int(released[0]))
+        used = np.flatnonzero(self._seq != FREE)
+        self._end = int(used[-1]) + 1 if len(used) else 0
 
 
 class KVCache:

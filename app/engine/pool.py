@@ -25,6 +25,7 @@ class Pool:
     devices: list[Device]
     threads: int | None
     cpu_executor: CpuExecutor = CpuExecutor.NATIVE
+    cpu_level: str | None = None
     _host: Device | None = None
 
     @property
@@ -36,8 +37,15 @@ class Pool:
             executor: Executor = (
                 "reference" if self.cpu_executor is CpuExecutor.REFERENCE else "native"
             )
-            self._host = open_devices(["CPU"], self.threads, executor=executor)[0]
+            (self._host,) = open_devices(
+                ["CPU"], self.threads, executor=executor, level=self.cpu_level
+            )
         return self._host
+
+    @property
+    def opened(self) -> list[Device]:
+        """The devices, and the host's CPU when something needed it."""
+        return [*self.devices, *([self._host] if self._host else [])]
 
     def worker_stats(self) -> tuple[WorkerStats, ...]:
         """Traffic of each remote device; those of one endpoint share a connection."""
@@ -55,7 +63,7 @@ class Pool:
 
     def close(self) -> None:
         """Free all buffers and connections."""
-        for device in [*self.devices, *([self._host] if self._host else [])]:
+        for device in self.opened:
             device.close()
 
 
@@ -70,7 +78,7 @@ def open_pool(config: EngineConfig) -> Pool:
     for device in devices:
         if device not in wanted:
             device.close()
-    return Pool(wanted, config.threads, config.cpu_executor)
+    return Pool(wanted, config.threads, config.cpu_executor, config.cpu_level)
 
 
 def _picked(devices: list[Device], names: tuple[str, ...] | None) -> list[Device]:

@@ -8,6 +8,7 @@ micro-batches `abort` is asked, so that a long prompt can be left within one of 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -89,13 +90,10 @@ class Runner:
     def _micro_batch(self, chunks: Sequence[SequenceChunk]) -> MicroBatch:
         cells = [self._cache.take(c.seq, range(c.n_past, c.n_past + len(c.tokens))) for c in chunks]
         tokens = tuple(token for c in chunks for token in c.tokens)
-        seqs = np.repeat(
-            np.array([c.seq for c in chunks], np.int32), [len(c.tokens) for c in chunks]
-        )
-        positions = np.concatenate(
-            [np.arange(c.n_past, c.n_past + len(c.tokens), dtype=np.int32) for c in chunks]
-        )
-        ends = np.cumsum([len(c.tokens) for c in chunks], dtype=np.int32) - 1
+        # Lists first: for the few tokens of a decode step an array operation costs more than these.
+        seqs = np.array([c.seq for c in chunks for _ in c.tokens], np.int32)
+        positions = np.array([c.n_past + i for c in chunks for i in range(len(c.tokens))], np.int32)
+        ends = list(accumulate(len(c.tokens) for c in chunks))
         wanted = [i for i, c in enumerate(chunks) if c.wants_logits]
         full, window = self._cache.full, self._cache.window
         n_kv, n_kv_window = full.n_kv(), window.n_kv() if window else 0
@@ -108,7 +106,7 @@ class Runner:
             if window
             else NO_CELLS,
             mask_window=window.mask(seqs, positions, n_kv_window) if window else NO_MASK,
-            output_rows=ends[wanted].astype(np.int32),
+            output_rows=np.array([ends[i] - 1 for i in wanted], np.int32),
             output_seqs=tuple(chunks[i].seq for i in wanted),
             shape=StageShape(len(tokens), n_kv, n_kv_window, len(wanted)),
         )

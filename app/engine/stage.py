@@ -99,15 +99,15 @@ class Stage:
         """
         staged = self._staged(batch.shape)
         inputs, device = staged.inputs, self.device
-        device.set_tensor(inputs.x, x if isinstance(x, bytes) else x.tobytes())
+        device.set_tensor(inputs.x, x if isinstance(x, bytes) else x.data)
         if inputs.positions is not None:
-            device.set_tensor(inputs.positions, batch.positions.tobytes())
+            device.set_tensor(inputs.positions, batch.positions.data)
         if inputs.full is not None:
             self._set_cache(inputs.full, batch.cells_full, batch.mask_full)
         if inputs.window is not None:
             self._set_cache(inputs.window, batch.cells_window, batch.mask_window)
         if inputs.output_rows is not None:
-            device.set_tensor(inputs.output_rows, batch.output_rows.tobytes())
+            device.set_tensor(inputs.output_rows, batch.output_rows.data)
         device.compute(staged.graph)
         if staged.result is None:
             # A step without logits still has an end to wait for: any read stands behind the graph.
@@ -120,10 +120,10 @@ class Stage:
         cells: npt.NDArray[np.int64],
         mask: npt.NDArray[np.bool_],
     ) -> None:
-        self.device.set_tensor(inputs.cells, cells.tobytes())
+        self.device.set_tensor(inputs.cells, cells.data)
         if inputs.mask is not None:
             dtype = np.float16 if inputs.mask.type is GGMLType.F16 else np.float32
-            self.device.set_tensor(inputs.mask, np.where(mask, dtype(0), dtype(-np.inf)).tobytes())
+            self.device.set_tensor(inputs.mask, np.where(mask, dtype(0), dtype(-np.inf)).data)
 
     def _staged(self, shape: StageShape) -> StageGraph:
         staged = self._graphs.get(shape)
