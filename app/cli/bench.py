@@ -2,7 +2,7 @@
 
 Results go to stdout, everything else to stderr. The model stays loaded while neighbouring tests can
 share it. Flags and output forms are llama-bench's (b11434); `--streams`, the speed of several
-generations at once, is ours.
+generations at once, and `--profile` are ours.
 """
 
 import logging
@@ -10,12 +10,14 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from app.cli.benchmark.bed import Bed, Repeats, Say
 from app.cli.benchmark.case import Case, LoadKey, by_load, engine_config
 from app.cli.benchmark.command import BenchCommand, read_bench_command
 from app.cli.benchmark.flags import GROUPS, IGNORED
 from app.cli.benchmark.forms import FORMS, Report
+from app.cli.benchmark.profile import RunProfile
 from app.cli.benchmark.record import measurement, setup_of, start_time
 from app.cli.pipes import hush_stdout
 from app.errors import LlamaServeError
@@ -92,12 +94,14 @@ def _measure_group(
         if command.verbose or command.endpoints:
             print(text, file=sys.stderr)
 
-    config = engine_config(key, cases, command.endpoints)
+    config = engine_config(key, cases, command.endpoints, command.cpu)
     loaded = load_model(config, lambda done, total: None, say_placement)
     try:
         vocab = loaded.tokenizer.vocab
         first = vocab.special.bos if vocab.add_bos else None
-        bed = Bed(loaded.runner, loaded.cache, loaded.info.n_vocab, first)
+        profile = RunProfile(loaded.pool.opened) if command.profile else None
+        watch = nullcontext if profile is None else profile.watch
+        bed = Bed(loaded.runner, loaded.cache, loaded.info.n_vocab, first, watch)
         setup = setup_of(loaded)
         repeats = Repeats(command.repetitions, command.warmup)
         for number, case in enumerate(cases, n_done + 1):
@@ -110,6 +114,8 @@ def _measure_group(
             measured = measurement(case, setup, test_time, samples)
             for report in reports:
                 report.add(measured)
+            if profile is not None:
+                print(profile.take(case.test.name, samples), file=sys.stderr)
     finally:
         loaded.close()
 

@@ -19,13 +19,14 @@ from app.api.settings import (
     TlsSettings,
 )
 from app.cli.demo import DEMO_MODEL
+from app.cli.flags.environment import cpu_choice
 from app.cli.flags.escapes import unescaped
 from app.cli.flags.parser import Parsed, parse
 from app.cli.flags.readers import parse_override
 from app.cli.flags.requests import sampling_dest
 from app.cli.flags.table import OPTIONS
 from app.cli.hf_files import HfSource, cache_folder
-from app.engine.config import EngineConfig, FlashAttention, RopeOverrides, SplitMode
+from app.engine.config import CpuExecutor, EngineConfig, FlashAttention, RopeOverrides, SplitMode
 from app.engine.request import Grammar, GrammarKind
 from app.errors import ConfigError, RequestError
 from app.ggml.types import GGMLType
@@ -96,6 +97,7 @@ def _source(parsed: Parsed, environ: Mapping[str, str]) -> ModelSource:
 def _engine(parsed: Parsed, model_path: Path) -> EngineConfig:
     devices = parsed.texts("devices") if parsed.is_given("devices") else None
     split_mode = parsed.text("split_mode")
+    cpu = cpu_choice(parsed)
     return EngineConfig(
         model_path=model_path,
         rpc_endpoints=parsed.texts("rpc"),
@@ -114,10 +116,13 @@ def _engine(parsed: Parsed, model_path: Path) -> EngineConfig:
         cache_type_k=GGMLType[parsed.text("cache_type_k").upper()],
         cache_type_v=GGMLType[parsed.text("cache_type_v").upper()],
         flash_attn=FlashAttention(parsed.text("flash_attn")),
+        cpu_executor=CpuExecutor(cpu.executor),
+        cpu_level=cpu.level,
         threads=_threads(parsed.integer("threads")),
         threads_batch=_threads(parsed.integer("threads_batch")),
         slot_prompt_similarity=parsed.number("slot_prompt_similarity"),
         warmup=parsed.flag("warmup"),
+        profile=parsed.flag("profile"),
         rope=_rope(parsed),
         override_kv=tuple(parse_override(item) for item in parsed.texts("override_kv")),
     )

@@ -1,7 +1,7 @@
 """llama-rpc-server: lends this machine's devices to main hosts that speak the ggml RPC protocol.
 
-Flags are those of the stock ggml-rpc-server, and `--protocol`. The port is taken first, so that a
-busy one is reported at once, and opened last, when the devices are ready.
+Flags are those of the stock ggml-rpc-server, `--protocol` and `--profile`. The port is taken first,
+so that a busy one is reported at once, and opened last, when the devices are ready.
 """
 
 import argparse
@@ -15,7 +15,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
+from app.cli.flags.environment import CPU_LEVEL, ENVIRONMENT, CpuChoice, cpu_choice
+from app.cli.flags.parser import parse
 from app.devices.base import Device
+from app.devices.profile import profile_text, start_profiles
 from app.errors import ConfigError, LlamaServeError
 from app.logs import DEFAULT_VERBOSITY, LogSettings, setup_logging
 from app.rpc_backend.wire.constants import (
@@ -46,6 +49,8 @@ class Options:
     cache: TensorCache | None
     version: int
     debug: int
+    cpu: CpuChoice
+    profile: bool
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -79,6 +84,8 @@ def parse_options(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         cache=cache,
         version=args.protocol,
         debug=_debug_level(environ.get("GGML_RPC_DEBUG", "")),
+        cpu=cpu_choice(parse(ENVIRONMENT.options, (), environ)),
+        profile=args.profile,
     )
 
 
@@ -95,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="llama-rpc-server",
         description="Lends this machine's devices to main hosts over the ggml RPC protocol.",
+        epilog=f"environment: {CPU_LEVEL.env}={CPU_LEVEL.metavar}: {CPU_LEVEL.help}",
     )
     add = parser.add_argument
     add("-H", "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
@@ -116,6 +124,12 @@ def _parser() -> argparse.ArgumentParser:
         choices=versions,
         default=NEWEST,
         help="protocol version to speak: that of the main host (default: %(default)s)",
+    )
+    add(
+        "--profile",
+        action="store_true",
+        help="time every kind of operation and print the sums of each device at the end; costs "
+        "some speed",
     )
     add("--version", action="version", version=BUILD_INFO)
     return parser
@@ -162,11 +176,22 @@ def _run(options: Options) -> int:
         # torch takes most of the start-up time; a busy port or a wrong flag need not wait for it.
         from app.devices.registry import open_devices
 
-        devices = open_devices(options.devices, options.threads)
+        devices = open_devices(
+            options.devices,
+            options.threads,
+            executor=options.cpu.executor,
+            level=options.cpu.level,
+        )
+        if options.profile:
+            start_profiles(devices)
         server = RpcServer(listener, devices, ServerSettings(options.version, cache))
         _stop_on_signals(server)
         _announce(server.port, options, cache, devices)
-        if not server.serve():
+        all_left = server.serve()
+        if options.profile:
+            for device in devices:
+                print(profile_text(device), file=sys.stderr, flush=True)
+        if not all_left:
             # A thread inside a kernel cannot be ended, and the interpreter must not be taken down
             # around it.
             logging.shutdown()

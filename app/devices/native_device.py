@@ -18,8 +18,8 @@ from app.devices.base import BufferUsage, Bytes, DeviceInfo, DeviceMemory
 from app.devices.host_memory import host_memory, touched_bytes
 from app.devices.native_buffer import NativeBuffer, region
 from app.devices.native_executor import NativeExecutor
-from app.devices.native_plan import Profile, ProfileRow
 from app.devices.native_weights import overlapping
+from app.devices.profile import Profile, ProfileRow
 from app.errors import GraphError, OutOfMemoryError
 from app.ggml.graph import Graph
 from app.ggml.tensor import Buffer, Tensor
@@ -29,7 +29,7 @@ _SMT = Path("/sys/devices/system/cpu/smt/active")
 
 
 class NativeDevice:
-    """Implements `app.devices.base.Device`."""
+    """Implements `app.devices.base.Device` and `app.devices.profile.Profiled`."""
 
     def __init__(self, info: DeviceInfo, lib: NativeLibrary, threads: int | None = None) -> None:
         """`threads` None takes one per core. Raises: ConfigError when the system refuses them."""

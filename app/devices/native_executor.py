@@ -20,8 +20,9 @@ import numpy as np
 
 from app.devices.native_buffer import NativeBuffer, region
 from app.devices.native_compiler import NativeCompiler, is_native
-from app.devices.native_plan import NativePlan, NativeSegment, Profile
+from app.devices.native_plan import NativePlan, NativeSegment
 from app.devices.native_weights import GroupedWeights
+from app.devices.profile import Profile
 from app.errors import GraphError, OutOfMemoryError, UnsupportedError
 from app.ggml.graph import Graph
 from app.ggml.ops import VIEW_OPS

@@ -6,7 +6,6 @@ dropped when a buffer that it touches is freed.
 """
 
 import ctypes
-from collections import Counter
 from dataclasses import dataclass, field
 
 from app.devices.native_buffer import GroupedRegion, NativeBuffer
@@ -49,30 +48,3 @@ class NativePlan:
     memory: object
     settled_in: int = 0
     last_run: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ProfileRow:
-    """Time that all steps of one kind have taken since profiling was switched on."""
-
-    kind: str
-    count: int
-    seconds: float
-
-
-@dataclass(slots=True)
-class Profile:
-    """Adds up times per kind of step."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-    counts: Counter[str] = field(default_factory=Counter)
-
-    def add(self, kind: str, seconds: float) -> None:
-        """Count one step."""
-        self.seconds[kind] = self.seconds.get(kind, 0.0) + seconds
-        self.counts[kind] += 1
-
-    def rows(self) -> list[ProfileRow]:
-        """Return the kinds, slowest first."""
-        slowest = sorted(self.seconds.items(), key=lambda item: -item[1])
-        return [ProfileRow(kind, self.counts[kind], seconds) for kind, seconds in slowest]

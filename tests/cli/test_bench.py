@@ -116,7 +116,7 @@ def test_a_range_cannot_fill_the_memory(model: Path) -> None:
 def test_the_defaults_are_llama_benchs(model: Path) -> None:
     command = read(model)
     assert [case.test.name for case in command.cases] == ["pp512", "tg128"]
-    config = engine_config(command.cases[0].load, command.cases, ())
+    config = engine_config(command.cases[0].load, command.cases, (), command.cpu)
     assert (config.n_batch, config.n_ubatch, config.n_gpu_layers) == (2048, 512, None)
     assert (command.repetitions, command.output, command.warmup) == (5, "md", True)
 
@@ -154,7 +154,7 @@ def test_streams_multiply_generations_only(model: Path) -> None:
     ]
     assert command.cases[-1].test.n_tokens == 4 * 4
     key, cases = list(by_load(command.cases))[-1]
-    config = engine_config(key, cases, ())
+    config = engine_config(key, cases, (), command.cpu)
     assert (config.n_ctx, config.n_parallel) == (4 * (2 + 4), 4)
 
 
@@ -163,7 +163,7 @@ def test_flags_reach_the_engine(model: Path) -> None:
         "-ngl 3 -sm none -mg 1 -ts 3/1 -fa on -ctk q8_0 -ctv f32 -dev RPC1/RPC0 -t 2 -b 64 -ub 32"
     )
     command = read(model, "--rpc", "a:1,b:2", *flags.split())
-    config = engine_config(command.cases[0].load, command.cases, command.endpoints)
+    config = engine_config(command.cases[0].load, command.cases, command.endpoints, command.cpu)
     assert (config.n_gpu_layers, config.split_mode.value, config.main_gpu) == (3, "none", 1)
     assert (config.tensor_split, config.flash_attn.value) == ((3.0, 1.0), "on")
     assert (config.cache_type_k, config.cache_type_v) == (GGMLType.Q8_0, GGMLType.F32)

@@ -8,6 +8,7 @@ test's depth is kept for the next test of that depth where the caches allow it.
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -19,6 +20,9 @@ from app.engine.step import SequenceChunk, StepPlan, StepResult
 
 Say = Callable[[str], None]
 """Tells what is being done."""
+
+Watch = Callable[[], AbstractContextManager[None]]
+"""Surrounds each run whose time counts."""
 
 _SEED: Final = 0
 
@@ -42,12 +46,18 @@ class Bed:
     """Runs tests on one loaded model."""
 
     def __init__(
-        self, runner: StepRunner, cache: KVCache, n_vocab: int, first_token: int | None
+        self,
+        runner: StepRunner,
+        cache: KVCache,
+        n_vocab: int,
+        first_token: int | None,
+        watch: Watch = nullcontext,
     ) -> None:
         self._runner = runner
         self._cache = cache
         self._n_vocab = n_vocab
         self._first_token = first_token
+        self._watch = watch
         self._random = np.random.default_rng(_SEED)
         self._depths: dict[int, int] = {}
         """Tokens of each sequence that are the start of a test."""
@@ -63,9 +73,10 @@ class Bed:
         for i in range(repeats.n):
             self._rewind(test, n_batch, say)
             say(f"run {i + 1}/{repeats.n}")
-            start = time.perf_counter_ns()
-            self._run(test, n_batch, test.n_gen)
-            samples.append(time.perf_counter_ns() - start)
+            with self._watch():
+                start = time.perf_counter_ns()
+                self._run(test, n_batch, test.n_gen)
+                samples.append(time.perf_counter_ns() - start)
         return samples
 
     def _rewind(self, test: Workload, n_batch: int, say: Say) -> None:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from app.engine.config import EngineConfig, FlashAttention, SplitMode
+from app.cli.flags.environment import CpuChoice
+from app.engine.config import CpuExecutor, EngineConfig, FlashAttention, SplitMode
 from app.ggml.types import GGMLType
 
 
@@ -159,7 +160,9 @@ def by_load(cases: Sequence[Case]) -> Iterator[tuple[LoadKey, list[Case]]]:
         yield key, list(group)
 
 
-def engine_config(key: LoadKey, cases: Sequence[Case], endpoints: tuple[str, ...]) -> EngineConfig:
+def engine_config(
+    key: LoadKey, cases: Sequence[Case], endpoints: tuple[str, ...], cpu: CpuChoice
+) -> EngineConfig:
     """Return what to load for `cases`: room for the largest of them, in one pool of cells."""
     return EngineConfig(
         model_path=key.model,
@@ -177,5 +180,7 @@ def engine_config(key: LoadKey, cases: Sequence[Case], endpoints: tuple[str, ...
         cache_type_k=GGMLType[key.type_k.upper()],
         cache_type_v=GGMLType[key.type_v.upper()],
         flash_attn=key.flash_attn,
+        cpu_executor=CpuExecutor(cpu.executor),
+        cpu_level=cpu.level,
         threads=key.n_threads,
     )

@@ -9,6 +9,7 @@ from typing import Final
 from app.cli.benchmark.case import Case, Parameters, cases_of
 from app.cli.benchmark.flags import OPTIONS
 from app.cli.benchmark.readers import integers
+from app.cli.flags.environment import CpuChoice, cpu_choice
 from app.cli.flags.parser import Parsed, parse
 from app.cli.hf_files import HfSource, cache_folder, resolve
 from app.engine.config import FlashAttention
@@ -48,6 +49,8 @@ class BenchCommand:
     output_err: str
     progress: bool
     verbose: bool
+    cpu: CpuChoice
+    profile: bool
     varied: frozenset[str]
     has_streams: bool
     warnings: tuple[str, ...]
@@ -74,6 +77,8 @@ def read_bench_command(argv: Sequence[str], environ: Mapping[str, str]) -> Bench
         output_err=parsed.text("output_err"),
         progress=parsed.flag("progress"),
         verbose=parsed.flag("verbose"),
+        cpu=cpu_choice(parsed),
+        profile=parsed.flag("profile"),
         varied=_varied(parsed),
         has_streams=_numbers(parsed, "streams") != (1,),
         warnings=parsed.warnings,

@@ -15,6 +15,7 @@ from app.cli.benchmark.readers import (
     tensor_splits,
 )
 from app.cli.flags import readers
+from app.cli.flags.environment import ENVIRONMENT
 from app.cli.flags.model import CACHE_TYPES
 from app.cli.flags.option import Group, Option, Reader, Repeat, Status
 
@@ -114,6 +115,13 @@ PROGRAM: Final = Group(
             names=("--no-warmup",),
             default=False,
             help="do not run each test once before it is measured",
+        ),
+        Option(
+            dest="profile",
+            names=("--profile",),
+            default=False,
+            help="after each test, print on stderr what each kind of operation took on each "
+            "device; costs some speed (llama-serve's own flag)",
         ),
         Option(
             dest="rpc",
@@ -227,5 +235,5 @@ IGNORED: Final = Group(
         _ignored("--repack", "weights are stored as each device likes them", "1"),
     ),
 )
-GROUPS: Final = (PROGRAM, PARAMETERS, IGNORED)
+GROUPS: Final = (PROGRAM, PARAMETERS, ENVIRONMENT, IGNORED)
 OPTIONS: Final = tuple(option for group in GROUPS for option in group.options)

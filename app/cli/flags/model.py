@@ -145,6 +145,13 @@ DEVICES: Final = Group(
             default=-1,
             help="CPU threads for prompts, -1 for the same as --threads",
         ),
+        Option(
+            dest="profile",
+            names=("--profile",),
+            default=False,
+            help="time every kind of operation and print the sums of each device at the end; "
+            "costs some speed",
+        ),
     ),
 )
 

@@ -31,7 +31,8 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One flag. Without `read` it is a switch: `names` switch it on, `off_names` off.
+    """One flag, or a variable without one. Without `read` it is a switch: `names` switch it on,
+    `off_names` off.
 
     `bare` is the value when the text after the flag is missing, for flags that used to take none.
     `note` says why it is ignored or refused, or what an old spelling became.

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from app.cli.flags.accepted import IGNORED, REFUSED
+from app.cli.flags.environment import ENVIRONMENT
 from app.cli.flags.model import DEVICES, MODEL, ROPE, SIZES
 from app.cli.flags.option import Group, Option
 from app.cli.flags.requests import REQUESTS, sampling_group
@@ -20,6 +21,7 @@ GROUPS: Final[tuple[Group, ...]] = (
     REQUESTS,
     sampling_group(),
     PROGRAM,
+    ENVIRONMENT,
     IGNORED,
     REFUSED,
 )
@@ -50,7 +52,7 @@ def help_text(program: str, groups: Sequence[Group], only_named: Sequence[Group]
 
 def _lines(option: Option) -> Iterator[str]:
     names = ", ".join((*option.names, *option.off_names))
-    head = f"{names} {option.metavar}".rstrip()
+    head = f"{names} {option.metavar}".rstrip() if names else f"{option.env}={option.metavar}"
     body = textwrap.wrap(_explained(option), _WIDTH - _HELP_COLUMN, break_on_hyphens=False)
     if len(head) >= _HELP_COLUMN:
         yield head
@@ -66,7 +68,7 @@ def _explained(option: Option) -> str:
     if isinstance(default, tuple):
         default = ",".join(default)
     shown = "" if default in (None, False, "") else f" (default: {_word(default)})"
-    return option.help + shown + (f" (env: {option.env})" if option.env else "")
+    return option.help + shown + (f" (env: {option.env})" if option.env and option.names else "")
 
 
 def _word(default: object) -> str:

@@ -1,0 +1,40 @@
+"""Variables without a flag, that all three command lines know."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from app.cli.flags import readers
+from app.cli.flags.option import Group, Option
+from app.cli.flags.parser import Parsed
+from app.devices.registry import Executor
+from app.kernels.cpu.library import LEVELS
+
+_REFERENCE: Final = "reference"
+
+CPU_LEVEL: Final = Option(
+    dest="cpu_level",
+    names=(),
+    read=readers.one_of(*LEVELS, _REFERENCE),
+    metavar="LEVEL",
+    env="LLAMA_SERVE_CPU_LEVEL",
+    help="kernels of this machine's CPU, instead of the best that it can run: "
+    f"{', '.join(LEVELS)}, or {_REFERENCE} for torch",
+)
+
+ENVIRONMENT: Final = Group("environment", (CPU_LEVEL,))
+
+
+@dataclass(frozen=True, slots=True)
+class CpuChoice:
+    """What runs graphs on the CPU; `level` None is the best that there is."""
+
+    executor: Executor
+    level: str | None
+
+
+def cpu_choice(parsed: Parsed) -> CpuChoice:
+    """Return what LLAMA_SERVE_CPU_LEVEL asks for."""
+    word = parsed.text(CPU_LEVEL.dest)
+    if word == _REFERENCE:
+        return CpuChoice("reference", None)
+    return CpuChoice("native", word or None)
