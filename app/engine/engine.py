@@ -21,6 +21,7 @@ from app.engine.errors import EngineUnavailableError
 from app.engine.facade import EngineState, EngineStats, ModelInfo, SlotInfo
 from app.engine.loader import LoadedModel, load_model
 from app.engine.output import LineLimits, TextAssembler
+from app.engine.post import EventPost
 from app.engine.request import Event, Failed, Finished, GenerationRequest
 from app.engine.scheduler import Scheduler
 from app.engine.slots import Slot
@@ -34,25 +35,24 @@ from app.tokenizer.base import Tokenizer
 
 log = logging.getLogger(__name__)
 
+STOP_TIMEOUT_S = 5.0
 RELOAD_DELAYS_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 
 
 class LlamaGeneration:
     """A running request, seen from the asyncio loop that submitted it."""
 
-    def __init__(self, task_id: int, wake: Callable[[], None]) -> None:
+    def __init__(self, task_id: int, post: EventPost, wake: Callable[[], None]) -> None:
         self.id = task_id
         self.task: Task | None = None
+        self._post = post
         self._wake = wake
         self._loop = asyncio.get_running_loop()
         self._queue: asyncio.Queue[Event] = asyncio.Queue()
 
     def emit(self, event: Event) -> None:
         """Deliver an event; called from the engine thread."""
-        try:
-            self._loop.call_soon_threadsafe(self._queue.put_nowait, event)
-        except RuntimeError:
-            log.debug("task %d: its event loop is closed, event dropped", self.id)
+        self._post.send(self._loop, self._queue.put_nowait, event)
 
     async def events(self) -> AsyncIterator[Event]:
         """Yield events in order until Finished or Failed."""
@@ -93,10 +93,12 @@ class LlamaEngine:
         self._wake = threading.Condition()
         self._stopping = threading.Event()
         self._settled = threading.Event()
+        self._post = EventPost()
         self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
 
     def start(self) -> None:
         """Begin to load; returns at once."""
+        self._post.start()
         self._thread.start()
 
     def wait_settled(self, timeout: float | None = None) -> EngineState:
@@ -143,7 +145,7 @@ class LlamaEngine:
             sampler = _sampler(request, model, self._samplers)
         else:
             sampler = await asyncio.to_thread(_sampler, request, model, self._samplers)
-        generation = LlamaGeneration(next(self._ids), self._notify)
+        generation = LlamaGeneration(next(self._ids), self._post, self._notify)
         generation.task = Task(
             id=generation.id,
             request=request,
@@ -175,7 +177,8 @@ class LlamaEngine:
         self._stopping.set()
         self._notify()
         if self._thread.is_alive():
-            self._thread.join(timeout=5.0)
+            self._thread.join(STOP_TIMEOUT_S)
+        self._post.close(STOP_TIMEOUT_S)
 
     def _notify(self) -> None:
         with self._wake:
