@@ -70,6 +70,10 @@ class GraphBuilder:
         """Divide each row by its root mean square."""
         return self.node(Op.RMS_NORM, a, params=Params.pack("f", eps))
 
+    def norm(self, a: Tensor, eps: float) -> Tensor:
+        """Take the mean from each row and divide by its standard deviation."""
+        return self.node(Op.NORM, a, params=Params.pack("f", eps))
+
     def unary(self, a: Tensor, function: UnaryOp) -> Tensor:
         """Apply a function to each element."""
         return self.node(Op.UNARY, a, params=Params.pack("i", function))

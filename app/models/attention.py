@@ -34,15 +34,38 @@ def _project(context: StageContext, il: int, x: Tensor) -> Tensor:
     """Write the keys and values of x and return its queries [d, n_head, n_tokens]."""
     graph, hparams = context.graph, context.hparams
     cells = context.inputs.cache(hparams.is_swa[il]).cells
-    q = linear(context, x, f"blk.{il}.attn_q", "Qcur", il)
-    k = linear(context, x, f"blk.{il}.attn_k", "Kcur", il)
-    v = linear(context, x, f"blk.{il}.attn_v", "Vcur", il)
-    q = _rotate(context, il, q, hparams.n_head[il], "q")
-    k = _rotate(context, il, k, hparams.n_head_kv[il], "k")
-    keys = graph.reshape(k, hparams.n_embd_k_gqa(il), x.ne[1])
+    q, keys, v = _queries_keys_values(context, il, x)
+    if hparams.rope:
+        q = _rotate(context, il, q, hparams.n_head[il], "q")
+        k = _rotate(context, il, keys, hparams.n_head_kv[il], "k")
+        keys = graph.reshape(k, hparams.n_embd_k_gqa(il), x.ne[1])
+    else:
+        q = _heads(context, q, hparams.n_head[il])
     label(graph.set_rows(context.k_cache[il], keys, cells), "cache_k_set", il)
     label(graph.set_rows(context.v_cache[il], v, cells), "cache_v_set", il)
     return q
+
+
+def _queries_keys_values(context: StageContext, il: int, x: Tensor) -> tuple[Tensor, ...]:
+    """Q, K and V of x, one row per token: three products, or parts of the rows of one."""
+    if f"blk.{il}.attn_qkv.weight" not in context.weights:
+        return tuple(linear(context, x, f"blk.{il}.attn_{c}", f"{c.upper()}cur", il) for c in "qkv")
+    graph, hparams = context.graph, context.hparams
+    joint = linear(context, x, f"blk.{il}.attn_qkv", "wqkv", il)
+    n_q = hparams.n_embd_head_k * hparams.n_head[il]
+    parts, offset = [], 0
+    for n in (n_q, hparams.n_embd_k_gqa(il), hparams.n_embd_v_gqa(il)):
+        parts.append(graph.view(joint, (n, x.ne[1]), (joint.nb[1],), offset))
+        offset += row_size(joint.type, n)
+    return tuple(parts)
+
+
+def _heads(context: StageContext, x: Tensor, n_head: int) -> Tensor:
+    """Split rows [d * n_head, n] into heads [d, n_head, n]."""
+    d, n = context.hparams.n_embd_head_k, x.ne[1]
+    if x.is_contiguous:
+        return context.graph.reshape(x, d, n_head, n)
+    return context.graph.view(x, (d, n_head, n), (row_size(x.type, d), x.nb[1]))
 
 
 def _rotate(context: StageContext, il: int, x: Tensor, n_head: int, which: str) -> Tensor:
@@ -50,7 +73,7 @@ def _rotate(context: StageContext, il: int, x: Tensor, n_head: int, which: str) 
     positions = context.inputs.positions
     assert positions is not None, "a stage with layers has positions"
     name = f"{which.upper()}cur"
-    heads = context.graph.reshape(x, context.hparams.n_embd_head_k, n_head, x.ne[1])
+    heads = _heads(context, x, n_head)
     if f"blk.{il}.attn_{which}_norm.weight" in context.weights:
         heads = norm(context, heads, f"blk.{il}.attn_{which}_norm", f"{name}_normed", il)
     factors = context.weights.get("rope_freqs.weight")

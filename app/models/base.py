@@ -21,13 +21,14 @@ from app.models.inputs import StageInputs
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
     """A tensor that an architecture reads: its name in the file, shape [ne], layer (None outside
-    the layers).
+    the layers). A required tensor may be absent where the file has the one named `instead`.
     """
 
     name: str
     ne: tuple[int, ...]
     layer: int | None = None
     required: bool = True
+    instead: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,18 @@ def label(tensor: Tensor, name: str, il: int | None = None) -> Tensor:
 
 def norm(context: StageContext, x: Tensor, weight: str, name: str, il: int | None = None) -> Tensor:
     """Root-mean-square norm of each row, times a weight [ne0]."""
-    normed = label(context.graph.rms_norm(x, context.hparams.norm_rms_eps), "norm", il)
+    normed = label(context.graph.rms_norm(x, context.hparams.norm_eps), "norm", il)
     return label(context.graph.mul(normed, context.weights[f"{weight}.weight"]), name, il)
+
+
+def layer_norm(
+    context: StageContext, x: Tensor, weight: str, name: str, il: int | None = None
+) -> Tensor:
+    """Norm of each row by mean and variance, times a weight [ne0], plus a bias if there is one."""
+    normed = label(context.graph.norm(x, context.hparams.norm_eps), "norm", il)
+    scaled = label(context.graph.mul(normed, context.weights[f"{weight}.weight"]), "norm_w", il)
+    bias = context.weights.get(f"{weight}.bias")
+    return label(scaled if bias is None else context.graph.add(scaled, bias), name, il)
 
 
 def linear(

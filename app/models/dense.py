@@ -1,4 +1,4 @@
-"""What dense decoder models share: the metadata keys of their sizes, their tensor list, and the
+"""What dense models share: the metadata keys of their sizes, their tensor list, and the
 layer of norm, attention, norm and gated feed-forward with two residual additions.
 
 Each architecture calls these from its own module and adds what is its own. Follows load_hparams of
@@ -10,6 +10,7 @@ from typing import Final
 
 from app.errors import ModelFormatError, UnsupportedError
 from app.ggml.gguf_file import Metadata
+from app.ggml.op_params import RopeParams
 from app.ggml.ops import GluOp
 from app.ggml.tensor import Tensor
 from app.models.attention import attention
@@ -26,12 +27,13 @@ MAX_LAYERS: Final = 512
 def dense_hparams(
     metadata: Metadata,
     arch: str,
-    rope_mode: RopeMode,
+    rope_mode: RopeMode | None,
     *,
     honoured: frozenset[str] = frozenset(),
+    eps_key: str = "attention.layer_norm_rms_epsilon",
 ) -> HParams:
-    """Read the sizes of a model whose layers all have full attention; `honoured` holds the keys
-    that the caller reads besides.
+    """Read the sizes of a model whose layers all have full attention; without `rope_mode` nothing
+    is rotated. `honoured` holds the keys that the caller reads besides.
 
     Raises: ModelFormatError, UnsupportedError.
     """
@@ -47,8 +49,12 @@ def dense_hparams(
         raise wrong_value(key, n_head_kv, f"divisors of the head counts {n_head}")
     n_embd_head = _head_size(metadata, arch, n_embd, n_head[0])
     n_ctx_train = size(metadata, f"{arch}.context_length")
-    n_dims = _rope_dims(metadata, arch, n_embd_head)
-    rope = read_rope(metadata, arch, n_dims=n_dims, mode=rope_mode, n_ctx_train=n_ctx_train)
+    rope: tuple[RopeParams, ...] = ()
+    if rope_mode is not None:
+        dims = _rope_dims(metadata, arch, n_embd_head)
+        rope = (
+            read_rope(metadata, arch, n_dims=dims, mode=rope_mode, n_ctx_train=n_ctx_train),
+        ) * n_layer
     return HParams(
         arch=arch,
         n_vocab=_n_vocab(metadata, arch),
@@ -60,8 +66,8 @@ def dense_hparams(
         n_head_kv=n_head_kv,
         n_embd_head_k=n_embd_head,
         n_embd_head_v=n_embd_head,
-        norm_rms_eps=_norm_eps(metadata, arch),
-        rope=(rope,) * n_layer,
+        norm_eps=_norm_eps(metadata, f"{arch}.{eps_key}"),
+        rope=rope,
         attention_scale=1.0 / math.sqrt(n_embd_head),
         n_swa=0,
         is_swa=(False,) * n_layer,
@@ -78,8 +84,7 @@ def _n_vocab(metadata: Metadata, arch: str) -> int:
     return size(metadata, key)
 
 
-def _norm_eps(metadata: Metadata, arch: str) -> float:
-    key = f"{arch}.attention.layer_norm_rms_epsilon"
+def _norm_eps(metadata: Metadata, key: str) -> float:
     eps = f32(metadata, key)
     if eps < 0.0:
         raise wrong_value(key, eps, "a number that is not negative")

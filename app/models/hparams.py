@@ -15,7 +15,9 @@ class HParams:
     """Sizes and constants of one model.
 
     A layer with `is_swa` attends to the last `n_swa` positions only, its own included: a token at p
-    sees q when p - n_swa < q <= p. `attention_scale` multiplies products of queries and keys.
+    sees q when p - n_swa < q <= p. `attention_scale` multiplies products of queries and keys. A
+    model that is not `causal` attends to its whole input and makes no logits; one that does not
+    rotate has an empty `rope`.
     """
 
     arch: str
@@ -28,7 +30,7 @@ class HParams:
     n_head_kv: tuple[int, ...]
     n_embd_head_k: int
     n_embd_head_v: int
-    norm_rms_eps: float
+    norm_eps: float
     rope: tuple[RopeParams, ...]
     attention_scale: float
     n_swa: int
@@ -36,6 +38,10 @@ class HParams:
     attn_logit_softcap: float = 0.0
     final_logit_softcap: float = 0.0
     embedding_scale: float = 1.0
+    causal: bool = True
+    n_token_types: int = 0
+    n_cls_out: int = 1
+    cls_soft_max: bool = False
 
     def n_embd_k_gqa(self, il: int) -> int:
         """Elements of one token's keys in layer `il`."""

@@ -10,6 +10,7 @@ every token is an output, rows are not picked and there is no `output_rows` to s
 """
 
 from dataclasses import dataclass
+from enum import Enum
 
 from app.ggml.builder import GraphBuilder
 from app.ggml.tensor import Tensor
@@ -44,14 +45,23 @@ class StageInputs:
         return found
 
 
+class Ending(Enum):
+    """What the last stage makes of the hidden state."""
+
+    LOGITS = "logits"
+    EMBEDDING = "embedding"
+    RANK = "rank"
+
+
 @dataclass(frozen=True, slots=True)
 class StageShape:
-    """The numbers that determine a stage graph; equal shapes share one graph."""
+    """What determines a stage graph; equal shapes share one graph."""
 
     n_tokens: int
     n_kv_full: int
     n_kv_window: int
     n_outputs: int
+    ending: Ending = Ending.LOGITS
 
 
 def make_inputs(

@@ -1,8 +1,10 @@
 """The qwen3 architecture, dense: follows src/models/qwen3.cpp of llama.cpp b11434.
 
 Like qwen2 without its biases, but each head of Q and K is normed before rotation, and the size of a
-head is its own number rather than n_embd / n_head.
+head is its own number rather than n_embd / n_head. A reranker has a matrix of two labels besides.
 """
+
+from dataclasses import replace
 
 from app.ggml.gguf_file import Metadata
 from app.ggml.tensor import Tensor
@@ -10,6 +12,7 @@ from app.models.base import StageContext, TensorSpec
 from app.models.blocks import lm_head
 from app.models.dense import dense_hparams, dense_layer, dense_tensors
 from app.models.hparams import HParams
+from app.models.pooling import n_labels
 from app.models.rope import RopeMode
 
 
@@ -18,12 +21,14 @@ def hparams(metadata: Metadata) -> HParams:
 
     Raises: ModelFormatError, UnsupportedError.
     """
-    return dense_hparams(metadata, "qwen3", RopeMode.NEOX)
+    common = dense_hparams(metadata, "qwen3", RopeMode.NEOX)
+    return replace(common, n_cls_out=n_labels(metadata, "qwen3"), cls_soft_max=True)
 
 
 def tensors(hparams: HParams) -> tuple[TensorSpec, ...]:
     """List the tensors that the graph reads."""
-    return dense_tensors(hparams, head_norms=True)
+    labels = TensorSpec("cls.output.weight", (hparams.n_embd, hparams.n_cls_out), required=False)
+    return (*dense_tensors(hparams, head_norms=True), labels)
 
 
 def embed(context: StageContext, x: Tensor) -> Tensor:

@@ -12,8 +12,10 @@ from app.errors import UnsupportedError
 from app.models.base import Architecture
 
 MODULES: Final[dict[str, str]] = {
+    "bert": "app.models.bert",
     "gemma3": "app.models.gemma3",
     "llama": "app.models.llama",
+    "nomic-bert": "app.models.nomic_bert",
     "qwen2": "app.models.qwen2",
     "qwen3": "app.models.qwen3",
 }

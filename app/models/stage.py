@@ -18,7 +18,8 @@ from app.ggml.ops import Op
 from app.ggml.tensor import Tensor
 from app.models.base import Architecture, StageContext
 from app.models.hparams import HParams
-from app.models.inputs import CacheInputs, StageInputs, StageShape, make_inputs
+from app.models.inputs import CacheInputs, Ending, StageInputs, StageShape, make_inputs
+from app.models.pooling import classify, embedding
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class StageGraph:
 
     graph: Graph
     inputs: StageInputs
-    result: Tensor | None  # F32 [n_vocab or n_embd, n_outputs or n_tokens]
+    result: Tensor | None  # F32 [n_vocab, n_embd or n_cls_out, n_outputs or n_tokens]
 
 
 def build_stage(
@@ -67,8 +68,16 @@ def build_stage(
         graph.nodes = _cache_writers(graph.nodes)
         return StageGraph(graph, _inputs_read(graph, inputs), None)
     if has_output:
-        x = arch.output(context, x)
+        x = _end(arch, context, x, shape.ending)
     return StageGraph(builder.finish(x), inputs, x)
+
+
+def _end(arch: Architecture, context: StageContext, x: Tensor, ending: Ending) -> Tensor:
+    """Turn the last hidden state [n_embd, n_outputs] into what is wanted of it."""
+    if ending is Ending.LOGITS:
+        return arch.output(context, x)
+    state = embedding(context, x)
+    return classify(context, state) if ending is Ending.RANK else state
 
 
 def _cache_writers(nodes: Sequence[Tensor]) -> list[Tensor]:

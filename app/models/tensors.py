@@ -39,8 +39,9 @@ def check_tensors(gguf: GGUFFile, specs: Sequence[TensorSpec]) -> None:
 def _problem(tensors: Mapping[str, TensorInfo], spec: TensorSpec) -> str | None:
     found = tensors.get(spec.name)
     if found is None:
+        is_missed = spec.required and spec.instead not in tensors
         want = f"expected shape {list(spec.ne)}"
-        return f"tensor '{spec.name}' is missing: {want}" if spec.required else None
+        return f"tensor '{spec.name}' is missing: {want}" if is_missed else None
     if make_shape(found.ne) != make_shape(spec.ne):
         return f"tensor '{spec.name}' has shape {list(found.ne)}: expected {list(spec.ne)}"
     if len(spec.ne) == 1 and found.type != GGMLType.F32:

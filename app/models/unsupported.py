@@ -24,6 +24,7 @@ NEUTRAL: Final[dict[str, tuple[float, ...]]] = {
     "attention.sliding_window": (0,),
     "attention.temperature_length": (0,),
     "attn_logit_softcapping": (0,),
+    "classifier.pooling_type": (-1, 2, 3),
     "embedding_scale": (0, 1),
     "expert_count": (0,),
     "final_logit_softcapping": (0,),

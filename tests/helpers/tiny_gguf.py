@@ -20,6 +20,7 @@ from app.ggml.types import GGMLType
 from tests.helpers.quant_blocks import random_rows
 
 ARCHITECTURES: Final = ("llama", "qwen2", "qwen3", "gemma3")
+ENCODERS: Final = ("bert", "nomic-bert")
 
 # Name, shape [ne], kind of values.
 TensorRow = tuple[str, tuple[int, ...], str]
@@ -74,6 +75,9 @@ def write_tiny(path: Path, tokenizer_from: Path, config: TinyConfig) -> Path:
 
 
 def _write_hparams(writer: GGUFWriter, config: TinyConfig) -> None:
+    if config.arch in ENCODERS:
+        _write_encoder_hparams(writer, config)
+        return
     writer.add_context_length(config.n_ctx_train)
     writer.add_embedding_length(config.n_embd)
     writer.add_block_count(config.n_layer)
@@ -89,6 +93,18 @@ def _write_hparams(writer: GGUFWriter, config: TinyConfig) -> None:
     if config.arch == "gemma3":
         writer.add_sliding_window(config.sliding_window)
         writer.add_uint32("gemma3.attention.sliding_window_pattern", config.swa_pattern)
+
+
+def _write_encoder_hparams(writer: GGUFWriter, config: TinyConfig) -> None:
+    writer.add_context_length(config.n_ctx_train)
+    writer.add_embedding_length(config.n_embd)
+    writer.add_block_count(config.n_layer)
+    writer.add_feed_forward_length(config.n_ff)
+    writer.add_head_count(config.n_head)
+    writer.add_layer_norm_eps(1e-12)
+    writer.add_causal_attention(False)
+    if config.arch == "nomic-bert":
+        writer.add_rope_freq_base(config.rope_freq_base)
 
 
 def _copy_tokenizer(writer: GGUFWriter, source: Path) -> int:
@@ -119,6 +135,9 @@ def _add(writer: GGUFWriter, key: str, value: MetaValue) -> None:
 
 
 def _tensor_rows(config: TinyConfig, n_vocab: int) -> Iterator[TensorRow]:
+    if config.arch in ENCODERS:
+        yield from _encoder_rows(config, n_vocab)
+        return
     yield "token_embd.weight", (config.n_embd, n_vocab), "embedding"
     for il in range(config.n_layer):
         for name, ne, kind in (*_common_layer(config), *_EXTRA_ROWS[config.arch](config)):
@@ -126,6 +145,35 @@ def _tensor_rows(config: TinyConfig, n_vocab: int) -> Iterator[TensorRow]:
     yield "output_norm.weight", (config.n_embd,), "norm"
     if not config.tied:
         yield "output.weight", (config.n_embd, n_vocab), "embedding"
+
+
+def _encoder_rows(c: TinyConfig, n_vocab: int) -> Iterator[TensorRow]:
+    """Tensors of an encoder; nomic-bert has joint projections and no biases at its matrices."""
+    is_nomic = c.arch == "nomic-bert"
+    yield "token_embd.weight", (c.n_embd, n_vocab), "embedding"
+    yield "token_types.weight", (c.n_embd, 2), "embedding"
+    if not is_nomic:
+        yield "position_embd.weight", (c.n_embd, c.n_ctx_train), "embedding"
+    qkv = {"attn_qkv": (c.n_embd, 3 * c.n_embd)}
+    if not is_nomic:
+        qkv = {f"attn_{letter}": (c.n_embd, c.n_embd) for letter in "qkv"}
+    matrices = qkv | {
+        "attn_output": (c.n_embd, c.n_embd),
+        "ffn_up": (c.n_embd, c.n_ff),
+        "ffn_down": (c.n_ff, c.n_embd),
+    }
+    if is_nomic:
+        matrices["ffn_gate"] = (c.n_embd, c.n_ff)
+    norms = ["token_embd_norm"]
+    for il in range(c.n_layer):
+        norms += [f"blk.{il}.attn_output_norm", f"blk.{il}.layer_output_norm"]
+        for name, ne in matrices.items():
+            yield f"blk.{il}.{name}.weight", ne, "matrix"
+            if not is_nomic:
+                yield f"blk.{il}.{name}.bias", ne[1:], "bias"
+    for name in norms:
+        yield f"{name}.weight", (c.n_embd,), "norm"
+        yield f"{name}.bias", (c.n_embd,), "bias"
 
 
 def _common_layer(c: TinyConfig) -> tuple[TensorRow, ...]:
