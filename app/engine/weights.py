@@ -1,14 +1,15 @@
 """Which weights each stage needs, and their way from the mapped file to the devices.
 
 All devices are filled at once, each by a thread of its own that hands out slices of the mapping, so
-the main host never holds a copy of the model; pages are given back to the system as soon as a
-tensor is on its way.
+the main host never holds a copy of the model; pages are given back to the system as soon as they
+are on their way.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Final
 
-from app.devices.base import BufferUsage
+from app.devices.base import BufferUsage, Device, DeviceKind
 from app.engine.buffers import alloc_tensors
 from app.engine.stage import Stage
 from app.ggml.gguf_file import GGUFFile, TensorInfo
@@ -18,19 +19,24 @@ from app.models.tensors import output_weight_name
 
 OUTPUT = "output.weight"
 
+LOCAL_PART_BYTES: Final = 16 << 20
+"""So much of the file is resident beside the copy on a local device."""
+
 Progress = Callable[[int, int], None]
 """Called with (bytes sent, bytes in all)."""
 
 
 def stage_weights(
-    specs: Iterable[TensorSpec], gguf: GGUFFile, layers: range, *, has_output: bool
+    specs: Sequence[TensorSpec], gguf: GGUFFile, layers: range, *, has_output: bool
 ) -> dict[str, TensorInfo]:
-    """Tensors that a stage reads, by the name in the graph; a tied output is the embedding."""
+    """Tensors that a stage reads, by the name in the graph; a tied output is the embedding, and a
+    model that makes no logits has none.
+    """
     found: dict[str, TensorInfo] = {}
     for spec in specs:
         if spec.name in gguf.tensors and _belongs(spec, layers, has_output):
             found[spec.name] = gguf.tensors[spec.name]
-    if has_output:
+    if has_output and any(spec.name == OUTPUT for spec in specs):
         found[OUTPUT] = gguf.tensors[output_weight_name(gguf)]
     return found
 
@@ -40,7 +46,7 @@ def _belongs(spec: TensorSpec, layers: range, has_output: bool) -> bool:
         return spec.layer in layers
     if spec.name.startswith("token_embd"):
         return False
-    if spec.name.startswith("output"):
+    if spec.name.startswith(("output", "cls")):
         return has_output
     return len(layers) > 0
 
@@ -81,6 +87,8 @@ def send_weights(
         jobs = [pool.submit(_fill, group, gguf, count) for group in by_device.values()]
         for job in jobs:
             job.result()
+    # What waited to be sent has been read again behind the release of its tensor.
+    gguf.release_all()
 
 
 def _fill(
@@ -92,8 +100,16 @@ def _fill(
         for name, info in infos.items():
             tensor = stage.weights[name]
             stage.device.init_tensor(tensor)
-            stage.device.set_tensor(tensor, gguf.data(info.name))
-            gguf.release(info.name)
-            count(info.nbytes)
+            for start, part in _parts(stage.device, gguf.data(info.name)):
+                stage.device.set_tensor(tensor, part, start)
+                gguf.release(info.name, start, start + part.nbytes)
+                count(part.nbytes)
     for stage, _ in group:
         stage.device.synchronize()
+
+
+def _parts(device: Device, data: memoryview) -> Iterator[tuple[int, memoryview]]:
+    """Offsets and slices; a worker gets a tensor whole, since it is asked for it by one hash."""
+    size = data.nbytes if device.info.kind is DeviceKind.REMOTE else LOCAL_PART_BYTES
+    for start in range(0, data.nbytes, max(1, size)):
+        yield start, data[start : start + size]

@@ -81,13 +81,14 @@ class GGUFFile:
         info = self.tensors[name]
         return self._view[info.offset : info.offset + info.nbytes]
 
-    def release(self, name: str) -> None:
-        """Let go of a tensor's resident pages; they are read again from the file when touched.
+    def release(self, name: str, start: int = 0, end: int | None = None) -> None:
+        """Let go of the resident pages of a tensor's bytes [start, end); they are read again from
+        the file when touched.
 
         Raises: KeyError.
         """
         info = self.tensors[name]
-        self._release(info.offset, info.offset + info.nbytes)
+        self._release(info.offset + start, info.offset + (info.nbytes if end is None else end))
 
     def release_all(self) -> None:
         """Let go of every resident page."""

@@ -103,6 +103,17 @@ def test_released_tensors_are_no_longer_resident_and_still_readable() -> None:
         assert {name: bytes(gguf.data(name)[:4]) for name in gguf.tensors} == first
 
 
+def test_part_of_a_tensor_is_released_without_the_rest() -> None:
+    with GGUFFile.open(asset("smollm2")) as gguf:
+        name = max(gguf.tensors, key=lambda name: gguf.tensors[name].nbytes)
+        half = gguf.tensors[name].nbytes // 2
+        before = _resident_kib()
+        assert sum(gguf.data(name)[::4096]) > 0
+        gguf.release(name, 0, half)
+        left = _resident_kib() - before
+        assert half / 1024 - 1_000 < left < half / 1024 + 1_000
+
+
 def test_gemma_with_its_262144_tokens_opens_in_a_third_of_a_second() -> None:
     path = asset("gemma3")
     times = []
