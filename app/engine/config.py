@@ -9,6 +9,7 @@ from enum import Enum
 from pathlib import Path
 
 from app.ggml.types import GGMLType
+from app.models.hparams import Pooling
 
 AUTO_SLOTS = 4
 
@@ -76,6 +77,8 @@ class EngineConfig:
     threads: int | None = None
     threads_batch: int | None = None
     slot_prompt_similarity: float = 0.1
+    embeds: bool = False
+    pooling: Pooling | None = None
     warmup: bool = True
     profile: bool = False
     rope: RopeOverrides = field(default_factory=RopeOverrides)

@@ -21,6 +21,7 @@ from app.engine.errors import EngineUnavailableError
 from app.engine.facade import EngineState, EngineStats, ModelInfo, SlotInfo
 from app.engine.loader import LoadedModel, load_model
 from app.engine.output import LineLimits, TextAssembler
+from app.engine.pooling import check_input
 from app.engine.post import EventPost
 from app.engine.request import Event, Failed, Finished, GenerationRequest
 from app.engine.scheduler import Scheduler
@@ -28,7 +29,14 @@ from app.engine.slots import Slot
 from app.engine.step import SequenceChunk, StepPlan
 from app.engine.task import Task, now
 from app.engine.token_sampler import SamplingVocabulary, TokenSampler
-from app.errors import ContextExceededError, DeviceLostError, LlamaServeError, RequestError
+from app.errors import (
+    ContextExceededError,
+    DeviceLostError,
+    LlamaServeError,
+    RequestError,
+    UnsupportedError,
+)
+from app.models.inputs import Ending
 from app.sampling.chain import SamplerFactory
 from app.sampling.constraint import Constraint
 from app.tokenizer.base import Tokenizer
@@ -134,7 +142,8 @@ class LlamaEngine:
     async def submit(self, request: GenerationRequest) -> LlamaGeneration:
         """Queue a request; what takes long, such as reading a grammar, is done in a thread.
 
-        Raises: RequestError, ContextExceededError, EngineUnavailableError.
+        Raises: RequestError, ContextExceededError, InputTooLargeError, UnsupportedError,
+        EngineUnavailableError.
         """
         if self._state is not EngineState.READY:
             raise EngineUnavailableError(self._error or f"the model is {self._state.value}")
@@ -229,6 +238,7 @@ class LlamaEngine:
             n_batch=model.sizes.n_batch,
             n_ubatch=model.sizes.n_ubatch,
             similarity=self._config.slot_prompt_similarity,
+            pooling=model.pooling,
         )
         if self._config.warmup:
             self._warm_up(model)
@@ -240,7 +250,8 @@ class LlamaEngine:
     def _warm_up(self, model: LoadedModel) -> None:
         """Run one token through every stage, so that a first request finds all in place."""
         token = model.tokenizer.vocab.special.bos or 0
-        model.runner.run(StepPlan((SequenceChunk(0, [token], 0, True),)))
+        ending = Ending.LOGITS if model.hparams.causal else model.pooling.ending
+        model.runner.run(StepPlan((SequenceChunk(0, [token], 0, True),), ending))
         model.cache.truncate(0, 0)
 
     def _serve(self) -> None:
@@ -306,6 +317,11 @@ def _check(request: GenerationRequest, model: LoadedModel) -> None:
             "id_slot",
         )
     n_ctx = model.sizes.n_ctx_slot
+    if request.embeds:
+        check_input(n_prompt, model.pooling, model.sizes)
+        return
+    if not model.hparams.causal:
+        raise UnsupportedError(f"architecture '{model.hparams.arch}' makes embeddings, no text")
     if n_prompt >= n_ctx:
         raise ContextExceededError(
             f"request ({n_prompt} tokens) exceeds the available context size ({n_ctx} tokens), "

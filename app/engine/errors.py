@@ -7,5 +7,9 @@ class ContextFullError(LlamaServeError):
     """The shared pool of cells is full, so a running request had to be ended."""
 
 
+class InputTooLargeError(LlamaServeError):
+    """A text to embed does not fit into one micro-batch."""
+
+
 class EngineUnavailableError(LlamaServeError):
     """The engine is loading, failed or stopped and takes no requests."""

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Protocol
 
 from app.engine.request import Event, GenerationRequest
+from app.models.hparams import Pooling
 from app.tokenizer.base import Tokenizer
 
 
@@ -41,6 +42,7 @@ class ModelInfo:
     n_params: int
     size: int
     chat_template: str | None
+    pooling: Pooling = Pooling.NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,8 @@ class Engine(Protocol):
     async def submit(self, request: GenerationRequest) -> Generation:
         """Queue a request on the running asyncio loop.
 
-        Raises: RequestError, ContextExceededError for what is known to be wrong at once.
+        Raises: RequestError, ContextExceededError, InputTooLargeError for what is known to be wrong
+        at once, UnsupportedError for what the model cannot do.
         """
 
     def slots(self) -> tuple[SlotInfo, ...]:

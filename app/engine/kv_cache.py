@@ -33,9 +33,10 @@ class CellsExhaustedError(LlamaServeError):
 class CellPool:
     """The cells of the full-attention layers (`n_swa` 0) or of the window layers."""
 
-    def __init__(self, n_cells: int, n_swa: int = 0) -> None:
+    def __init__(self, n_cells: int, n_swa: int = 0, *, causal: bool = True) -> None:
         self.n_cells = n_cells
         self.n_swa = n_swa
+        self.causal = causal
         self._seq: I32 = np.full(n_cells, FREE, np.int32)
         self._pos: I32 = np.full(n_cells, FREE, np.int32)
         # Kept so that a token more does not cost a look at every cell.
@@ -101,7 +102,8 @@ class CellPool:
         """Whether token i may attend to cell j (n_tokens, n_kv)."""
         cell_pos = self._pos[:n_kv]
         allowed: npt.NDArray[np.bool_] = self._seq[:n_kv] == seqs[:, None]
-        allowed &= cell_pos <= positions[:, None]
+        if self.causal:
+            allowed &= cell_pos <= positions[:, None]
         if self.n_swa:
             allowed &= cell_pos > positions[:, None] - self.n_swa
         return allowed
@@ -141,8 +143,10 @@ class CellPool:
 class KVCache:
     """Both pools of a model; a sequence lives in both or in neither."""
 
-    def __init__(self, n_cells: int, n_cells_window: int, n_swa: int) -> None:
-        self.full = CellPool(n_cells)
+    def __init__(
+        self, n_cells: int, n_cells_window: int, n_swa: int, *, causal: bool = True
+    ) -> None:
+        self.full = CellPool(n_cells, causal=causal)
         self.window = CellPool(n_cells_window, n_swa) if n_cells_window else None
 
     def take(self, seq: int, positions: Sequence[int]) -> tuple[I64, I64 | None]:

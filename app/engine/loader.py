@@ -6,7 +6,7 @@ sent.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -28,6 +28,7 @@ from app.engine.placement import (
     table,
 )
 from app.engine.pool import Pool, open_pool
+from app.engine.pooling import PoolingMode, settle_pooling, worst_shapes
 from app.engine.runner import Runner
 from app.engine.sizes import RunSizes, settle
 from app.engine.stage import CacheSizes, ModelSpec, Stage, cache_tensors
@@ -72,6 +73,7 @@ class LoadedModel:
     hparams: HParams
     tokenizer: Tokenizer
     sizes: RunSizes
+    pooling: PoolingMode
     cache: KVCache
     runner: Runner
     pool: Pool
@@ -125,11 +127,15 @@ def _load(
     config: EngineConfig, file: ModelFile, progress: Progress, said: Callable[[str], None]
 ) -> LoadedModel:
     sizes = settle(config, file.hparams)
+    pooling = settle_pooling(config, file.hparams, file.metadata, file.gguf.tensors)
+    shapes = worst_shapes(sizes, pooling, embeds=config.embeds)
     model = _model_spec(config, file)
     pool = open_pool(config)
     try:
-        request = _placement_request(config, file, model, sizes, pool)
+        request = _placement_request(config, file, model, sizes, pool, shapes)
         placement = place(request)
+        if not file.hparams.causal:
+            placement = _without_output(placement)
         plan = table(request, placement)
         said(plan)
         if config.rpc_endpoints and all(d == HOST for d in placement.device_of):
@@ -137,17 +143,31 @@ def _load(
                 "warning: --rpc is given, but nothing is placed on a worker (see -ngl and --device)"
             )
         stages = _make_stages(file, model, pool, placement)
-        _fill_stages(file, stages, sizes, progress)
-        cache = KVCache(sizes.n_cells, sizes.n_cells_window, file.hparams.n_swa)
+        _fill_stages(file, stages, sizes, shapes, progress)
+        causal = file.hparams.causal
+        cache = KVCache(sizes.n_cells, sizes.n_cells_window, file.hparams.n_swa, causal=causal)
         embedding = TokenEmbedding(file.gguf)
-        runner = Runner(stages, embedding, cache, sizes.n_ubatch, file.hparams.n_vocab)
-        info = model_info(file.gguf, file.hparams, sizes)
+        runner = Runner(stages, embedding, cache, sizes.n_ubatch)
         return LoadedModel(
-            info, file.hparams, file.tokenizer, sizes, cache, runner, pool, file.gguf, plan
+            info=model_info(file.gguf, file.hparams, sizes, pooling.pooling),
+            hparams=file.hparams,
+            tokenizer=file.tokenizer,
+            sizes=sizes,
+            pooling=pooling,
+            cache=cache,
+            runner=runner,
+            pool=pool,
+            gguf=file.gguf,
+            placement_table=plan,
         )
     except BaseException:
         pool.close()
         raise
+
+
+def _without_output(placement: Placement) -> Placement:
+    """Keep what little stands behind the layers of an encoder with the last of them."""
+    return Placement((*placement.device_of[:-1], placement.device_of[-2]))
 
 
 def _model_spec(config: EngineConfig, file: ModelFile) -> ModelSpec:
@@ -168,7 +188,12 @@ def _model_spec(config: EngineConfig, file: ModelFile) -> ModelSpec:
 
 
 def _placement_request(
-    config: EngineConfig, file: ModelFile, model: ModelSpec, sizes: RunSizes, pool: Pool
+    config: EngineConfig,
+    file: ModelFile,
+    model: ModelSpec,
+    sizes: RunSizes,
+    pool: Pool,
+    shapes: Sequence[StageShape],
 ) -> PlacementRequest:
     cells = CacheSizes(sizes.n_cells, sizes.n_cells_window)
     n_layer = file.hparams.n_layer
@@ -181,7 +206,7 @@ def _placement_request(
     costs.append(LayerCost(weight_bytes(output), 0))
     return PlacementRequest(
         costs=tuple(costs),
-        scratch=_scratch_bytes(file, model, sizes),
+        scratch=max(_scratch_bytes(file, model, sizes, shape) for shape in shapes),
         devices=tuple(_target(device) for device in pool.devices),
         host=_host_target(),
         n_gpu_layers=config.n_gpu_layers,
@@ -203,8 +228,8 @@ def _host_target() -> Target:
     return Target("CPU", "this host", host_memory().free)
 
 
-def _scratch_bytes(file: ModelFile, model: ModelSpec, sizes: RunSizes) -> int:
-    """Scratch of a stage, from the graph of the last layer and the output at the largest step."""
+def _scratch_bytes(file: ModelFile, model: ModelSpec, sizes: RunSizes, shape: StageShape) -> int:
+    """Scratch of a stage, from the graph of the last layer and the output at a large step."""
     last = range(file.hparams.n_layer - 1, file.hparams.n_layer)
     infos = stage_weights(file.specs, file.gguf, last, has_output=True)
     k, v = cache_tensors(model, last, CacheSizes(sizes.n_cells, sizes.n_cells_window))
@@ -215,23 +240,13 @@ def _scratch_bytes(file: ModelFile, model: ModelSpec, sizes: RunSizes) -> int:
         weights,
         k,
         v,
-        worst_shape(sizes),
+        shape,
         layers=last,
-        is_first=True,
+        is_first=last.start == 0,
         has_output=True,
         flash_attn=model.flash_attn,
     )
     return plan_memory(staged.graph, alignment=PLAN_ALIGNMENT).size
-
-
-def worst_shape(sizes: RunSizes) -> StageShape:
-    """The largest step that can come."""
-    return StageShape(
-        n_tokens=sizes.n_ubatch,
-        n_kv_full=sizes.n_cells,
-        n_kv_window=sizes.n_cells_window,
-        n_outputs=min(sizes.n_parallel, sizes.n_ubatch),
-    )
 
 
 def _make_stages(
@@ -249,12 +264,19 @@ def _make_stages(
     return stages
 
 
-def _fill_stages(file: ModelFile, stages: list[Stage], sizes: RunSizes, progress: Progress) -> None:
+def _fill_stages(
+    file: ModelFile,
+    stages: list[Stage],
+    sizes: RunSizes,
+    shapes: Sequence[StageShape],
+    progress: Progress,
+) -> None:
     filled: list[tuple[Stage, Mapping[str, TensorInfo]]] = []
     for stage in stages:
         infos = stage_weights(file.specs, file.gguf, stage.layers, has_output=stage.has_output)
         alloc_weights(stage, infos)
         stage.alloc_caches(CacheSizes(sizes.n_cells, sizes.n_cells_window))
-        stage.reserve(worst_shape(sizes))
+        for shape in shapes:
+            stage.reserve(shape)
         filled.append((stage, infos))
     send_weights(filled, file.gguf, progress)

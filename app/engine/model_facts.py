@@ -3,12 +3,12 @@
 from app.engine.facade import ModelInfo
 from app.engine.sizes import RunSizes
 from app.ggml.gguf_file import GGUFFile
-from app.models.hparams import HParams
+from app.models.hparams import HParams, Pooling
 
 VOCAB_TYPES = {"llama": 1, "gpt2": 2, "bert": 3, "t5": 4}
 
 
-def model_info(gguf: GGUFFile, hparams: HParams, sizes: RunSizes) -> ModelInfo:
+def model_info(gguf: GGUFFile, hparams: HParams, sizes: RunSizes, pooling: Pooling) -> ModelInfo:
     """Collect the facts that /v1/models and /props show."""
     template = gguf.metadata.get("tokenizer.chat_template")
     name = gguf.metadata.get("general.name")
@@ -29,6 +29,7 @@ def model_info(gguf: GGUFFile, hparams: HParams, sizes: RunSizes) -> ModelInfo:
         n_params=n_params,
         size=size,
         chat_template=template if isinstance(template, str) else None,
+        pooling=pooling,
     )
 
 

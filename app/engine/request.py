@@ -1,7 +1,8 @@
 """What crosses the border between the HTTP room and the engine: requests in, events out.
 
 A `GenerationRequest` asks for one completion of one tokenised prompt; several choices are several
-requests. Its events come in order: `Started`, any number of `PromptProgress`, any number of
+requests. With `embeds` it asks for the prompt's embedding instead and gets `Embedded` in place of
+pieces. Its events come in order: `Started`, any number of `PromptProgress`, any number of
 `Piece`, then exactly one `Finished` or `Failed`. The text of pieces never holds part of a stop
 string or half a character, and the pieces joined are the whole text.
 """
@@ -9,6 +10,9 @@ string or half a character, and the pieces joined are the whole text.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
 
 from app.sampling.logprobs import TokenLogprobs
 from app.sampling.params import SamplingParams
@@ -73,6 +77,7 @@ class Started:
 
     id_slot: int
     n_prompt_tokens: int
+    embeds: bool = False
     n_cached_tokens: int
 
 
@@ -118,5 +123,14 @@ class Failed:
 
     error: Exception
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Embedded:
+    """What the model makes of the prompt, pooled as the engine is told: (n_rows, n), one row unless
+    nothing is pooled.
+    """
 
-Event = Started | PromptProgress | Piece | Finished | Failed
+    rows: npt.NDArray[np.float32]
+
+
+
+Event = Started | PromptProgress | Piece | Embedded | Finished | Failed

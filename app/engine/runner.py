@@ -16,8 +16,8 @@ import numpy.typing as npt
 from app.engine.embedding import TokenEmbedding
 from app.engine.kv_cache import KVCache
 from app.engine.stage import Stage
-from app.engine.step import MicroBatch, SequenceChunk, StepPlan, StepResult
-from app.models.inputs import StageShape
+from app.engine.step import MicroBatch, Pick, SequenceChunk, StepPlan, StepResult
+from app.models.inputs import Ending, StageShape
 
 NO_CELLS = np.zeros(0, np.int64)
 NO_MASK = np.zeros((0, 0), np.bool_)
@@ -40,13 +40,11 @@ class Runner:
         embedding: TokenEmbedding,
         cache: KVCache,
         n_ubatch: int,
-        n_vocab: int,
     ) -> None:
         self._stages = stages
         self._embedding = embedding
         self._cache = cache
         self._n_ubatch = n_ubatch
-        self._n_vocab = n_vocab
 
     def run(self, plan: StepPlan, abort: Callable[[], bool] = lambda: False) -> StepResult:
         """Compute a step; after an abort the result lacks what was not computed.
@@ -56,7 +54,7 @@ class Runner:
         pieces = cut(plan, self._n_ubatch)
         n_stages = len(self._stages)
         flights: list[Flight] = []
-        logits: dict[int, npt.NDArray[np.float32]] = {}
+        rows: dict[int, npt.NDArray[np.float32]] = {}
         processed: dict[int, int] = {}
         step, is_open = 0, True
         while is_open or step < len(flights) + n_stages:
@@ -64,16 +62,18 @@ class Runner:
                 piece = None if step and abort() else next(pieces, None)
                 is_open = piece is not None
                 if piece is not None:
-                    flights.append(Flight(self._micro_batch(piece), []))
+                    flights.append(Flight(self._micro_batch(piece, plan.ending), []))
                     for chunk in piece:
                         processed[chunk.seq] = processed.get(chunk.seq, 0) + len(chunk.tokens)
             for s in range(n_stages):
                 if 0 <= step - s < len(flights):
                     self._launch(s, flights[step - s])
             if 0 <= step - n_stages < len(flights):
-                self._collect(flights[step - n_stages], logits)
+                self._collect(flights[step - n_stages], rows)
             step += 1
-        return StepResult(logits, processed)
+        if plan.ending is Ending.LOGITS:
+            return StepResult(rows, processed)
+        return StepResult({}, processed, rows)
 
     def _launch(self, s: int, flight: Flight) -> None:
         if self._stages[s].is_output_only and not flight.batch.output_seqs:
@@ -81,20 +81,23 @@ class Runner:
         x = flight.results[-1].result() if s else self._embedding.rows(flight.batch.tokens)
         flight.results.append(self._stages[s].launch(flight.batch, x))
 
-    def _collect(self, flight: Flight, logits: dict[int, npt.NDArray[np.float32]]) -> None:
-        data = flight.results[-1].result()
-        if flight.batch.output_seqs:
-            rows = np.frombuffer(data, np.float32).reshape(-1, self._n_vocab)
-            logits.update(zip(flight.batch.output_seqs, rows, strict=True))
+    def _collect(self, flight: Flight, found: dict[int, npt.NDArray[np.float32]]) -> None:
+        data, seqs = flight.results[-1].result(), flight.batch.output_seqs
+        if not seqs:
+            return
+        rows = np.frombuffer(data, np.float32).reshape(len(seqs), -1)
+        if flight.batch.shape.ending is Ending.LOGITS:
+            found.update(zip(seqs, rows, strict=True))
+        else:
+            found.update((seq, rows[np.array(seqs) == seq]) for seq in dict.fromkeys(seqs))
 
-    def _micro_batch(self, chunks: Sequence[SequenceChunk]) -> MicroBatch:
+    def _micro_batch(self, chunks: Sequence[SequenceChunk], ending: Ending) -> MicroBatch:
         cells = [self._cache.take(c.seq, range(c.n_past, c.n_past + len(c.tokens))) for c in chunks]
         tokens = tuple(token for c in chunks for token in c.tokens)
         # Lists first: for the few tokens of a decode step an array operation costs more than these.
         seqs = np.array([c.seq for c in chunks for _ in c.tokens], np.int32)
         positions = np.array([c.n_past + i for c in chunks for i in range(len(c.tokens))], np.int32)
-        ends = list(accumulate(len(c.tokens) for c in chunks))
-        wanted = [i for i, c in enumerate(chunks) if c.wants_logits]
+        outputs = _outputs(chunks)
         full, window = self._cache.full, self._cache.window
         n_kv, n_kv_window = full.n_kv(), window.n_kv() if window else 0
         return MicroBatch(
@@ -106,14 +109,32 @@ class Runner:
             if window
             else NO_CELLS,
             mask_window=window.mask(seqs, positions, n_kv_window) if window else NO_MASK,
-            output_rows=np.array([ends[i] - 1 for i in wanted], np.int32),
-            output_seqs=tuple(chunks[i].seq for i in wanted),
-            shape=StageShape(len(tokens), n_kv, n_kv_window, len(wanted)),
+            output_rows=np.array([row for row, _ in outputs], np.int32),
+            output_seqs=tuple(seq for _, seq in outputs),
+            shape=StageShape(len(tokens), n_kv, n_kv_window, len(outputs), ending),
         )
 
 
+def _outputs(chunks: Sequence[SequenceChunk]) -> list[tuple[int, int]]:
+    """Row and sequence of each result, ascending."""
+    ends = accumulate(len(c.tokens) for c in chunks)
+    found: list[tuple[int, int]] = []
+    for end, chunk in zip(ends, chunks, strict=True):
+        if not chunk.wants_logits:
+            continue
+        start = end - len(chunk.tokens)
+        match chunk.pick:
+            case Pick.LAST:
+                found.append((end - 1, chunk.seq))
+            case Pick.FIRST:
+                found.append((start, chunk.seq))
+            case Pick.ALL:
+                found += [(row, chunk.seq) for row in range(start, end)]
+    return found
+
+
 def cut(plan: StepPlan, n_ubatch: int) -> Iterator[list[SequenceChunk]]:
-    """Cut a plan into pieces of at most `n_ubatch` tokens; logits stay with the last token."""
+    """Cut a plan into pieces of at most `n_ubatch` tokens; results stay with the last token."""
     piece: list[SequenceChunk] = []
     room = n_ubatch
     for chunk in plan.chunks:
@@ -122,7 +143,7 @@ def cut(plan: StepPlan, n_ubatch: int) -> Iterator[list[SequenceChunk]]:
             part = chunk.tokens[at : at + room]
             is_last = at + len(part) == len(chunk.tokens)
             wants = chunk.wants_logits and is_last
-            piece.append(SequenceChunk(chunk.seq, part, chunk.n_past + at, wants))
+            piece.append(SequenceChunk(chunk.seq, part, chunk.n_past + at, wants, chunk.pick))
             at += len(part)
             room -= len(part)
             if not room:

@@ -16,7 +16,8 @@ import numpy.typing as npt
 from app.engine.counters import Counters
 from app.engine.generate import advance, fail, finish
 from app.engine.kv_cache import KVCache
-from app.engine.request import PromptProgress, Started, StopReason
+from app.engine.pooling import PoolingMode, plan_embeddings
+from app.engine.request import Embedded, PromptProgress, Started, StopReason
 from app.engine.slots import Slot, choose_slot, common_prefix
 from app.engine.step import SequenceChunk, StepPlan, StepResult
 from app.engine.task import Task, TaskState, now
@@ -37,6 +38,7 @@ class Scheduler:
         n_batch: int,
         n_ubatch: int,
         similarity: float,
+        pooling: PoolingMode,
     ) -> None:
         self.slots = slots
         self.waiting: deque[Task] = deque()
@@ -46,6 +48,8 @@ class Scheduler:
         self._n_batch = n_batch
         self._n_ubatch = n_ubatch
         self._similarity = similarity
+        self._pooling = pooling
+        self._embeds_next = False
         self._clock = 0
 
     @property
@@ -59,6 +63,14 @@ class Scheduler:
         self._make_room()
         self._admit()
         busy = [(slot, slot.task) for slot in self.slots if slot.task is not None]
+        texts = [(slot, task) for slot, task in busy if task.request.embeds]
+        # A step has one kind of result; the kinds take turns, so that neither waits for long.
+        self._embeds_next = bool(texts) and (len(texts) == len(busy) or not self._embeds_next)
+        if self._embeds_next:
+            return plan_embeddings(texts, self._pooling, self._n_ubatch)
+        return self._plan_generation([pair for pair in busy if pair not in texts])
+
+    def _plan_generation(self, busy: Sequence[tuple[Slot, Task]]) -> StepPlan:
         chunks = [
             SequenceChunk(slot.id, task.tokens[-1:], len(slot.tokens), True)
             for slot, task in busy
@@ -91,6 +103,10 @@ class Scheduler:
             task.t_last = now()
             if task.state is TaskState.PREFILL:
                 self._report_progress(slot, task)
+            rows = result.hidden.get(chunk.seq)
+            if rows is not None:
+                self._embedded(slot, task, rows)
+                continue
             logits = result.logits.get(chunk.seq)
             if logits is not None:
                 self._next_token(slot, task, logits)
@@ -137,6 +153,15 @@ class Scheduler:
         if not going_on:
             self._counters.add_predicted(task)
             self._release(slot)
+
+    def _embedded(self, slot: Slot, task: Task, rows: npt.NDArray[np.float32]) -> None:
+        """Hand over a text's embedding; nothing of the text is kept: no prompt goes on from it."""
+        task.t_prompt_done = task.t_last
+        self._counters.add_prompt(task)
+        task.emit(Embedded(self._pooling.pool(rows)))
+        finish(task, StopReason.LIMIT, n_past=len(slot.tokens))
+        self._release(slot)
+        self._forget(slot)
 
     def _admit(self) -> None:
         for task in list(self.waiting):

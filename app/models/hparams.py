@@ -6,8 +6,19 @@ ModelFormatError when a required one is absent.
 """
 
 from dataclasses import dataclass
+from enum import IntEnum
 
 from app.ggml.op_params import RopeParams
+
+
+class Pooling(IntEnum):
+    """How the hidden states of a text become one vector; the value is GGUF's number."""
+
+    NONE = 0
+    MEAN = 1
+    CLS = 2
+    LAST = 3
+    RANK = 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,32 +1,21 @@
 """From the last hidden state to an embedding or to the score of a reranker.
 
-`embedding` and `classify` end a stage graph instead of the output matrix; `Pooling` says which rows
-of the result stand for a text, which the engine sees to. Follows build_pooling of llama-graph.cpp
-at llama.cpp b11434, with the pooling itself taken out of the graph.
+`embedding` and `classify` end a stage graph instead of the output matrix; which rows of the result
+stand for a text is the engine's business (`app.engine.pooling`). Follows build_pooling of
+llama-graph.cpp at llama.cpp b11434, with the pooling itself taken out of the graph.
 """
 
-from enum import IntEnum
+from collections.abc import Container
 
-from app.errors import UnsupportedError
 from app.ggml.gguf_file import Metadata
 from app.ggml.ops import UnaryOp
 from app.ggml.tensor import Tensor
 from app.models.base import StageContext, TensorSpec
 from app.models.blocks import label, linear, norm
-from app.models.hparams import HParams
+from app.models.hparams import HParams, Pooling
 from app.models.metadata import u32, wrong_value
 
 HEADS = ("cls", "cls.output")
-
-
-class Pooling(IntEnum):
-    """How the hidden states of a text become one vector; the value is GGUF's number."""
-
-    NONE = 0
-    MEAN = 1
-    CLS = 2
-    LAST = 3
-    RANK = 4
 
 
 def read_pooling(metadata: Metadata, arch: str) -> Pooling:
@@ -64,6 +53,11 @@ def classifier_tensors(hparams: HParams) -> tuple[TensorSpec, ...]:
     )
 
 
+def has_classifier(names: Container[str]) -> bool:
+    """Whether a file with these tensors can rank."""
+    return any(f"{head}.weight" in names for head in HEADS)
+
+
 def embedding(context: StageContext, x: Tensor) -> Tensor:
     """Norm the last hidden state [n_embd, n] where the model has a norm behind its layers."""
     if "output_norm.weight" in context.weights:
@@ -72,13 +66,8 @@ def embedding(context: StageContext, x: Tensor) -> Tensor:
 
 
 def classify(context: StageContext, x: Tensor) -> Tensor:
-    """Turn pooled rows [n_embd, n] into scores [n_cls_out, n].
-
-    Raises: UnsupportedError when the model has no classifier.
-    """
+    """Turn pooled rows [n_embd, n] into scores [n_cls_out, n]; the model has a classifier."""
     hidden, output = (f"{name}.weight" in context.weights for name in HEADS)
-    if not hidden and not output:
-        raise UnsupportedError("the model has no classifier (tensors cls.*): it cannot rank")
     if hidden:
         x = context.graph.unary(linear(context, x, "cls", "cls"), UnaryOp.TANH)
     if output:

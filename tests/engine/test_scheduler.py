@@ -3,20 +3,36 @@
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from app.engine.counters import Counters
 from app.engine.kv_cache import KVCache
-from app.engine.request import Event, Failed, Finished, Piece, Started, StopReason
+from app.engine.pooling import PoolingMode
+from app.engine.request import (
+    Embedded,
+    Event,
+    Failed,
+    Finished,
+    Piece,
+    Started,
+    StopReason,
+)
 from app.engine.scheduler import Scheduler
 from app.engine.slots import Slot
-from app.engine.step import StepPlan, StepResult
+from app.engine.step import Pick, StepPlan, StepResult
 from app.engine.task import Task
 from app.errors import DeviceLostError
+from app.models.hparams import Pooling
+from app.models.inputs import Ending
 from tests.helpers.fake_task import make_task
 from tests.helpers.fake_tokenizer import LetterTokenizer
 
 N_VOCAB = 27
+MEAN = PoolingMode(Pooling.MEAN, causal=True)
+PICKED = {Pick.ALL: slice(None), Pick.FIRST: slice(1), Pick.LAST: slice(-1, None)}
+
+Rows = npt.NDArray[np.float32]
 
 
 @dataclass
@@ -27,6 +43,7 @@ class Rig:
     n_ctx: int = 64
     n_cells: int = 128
     n_batch: int = 16
+    pooling: PoolingMode = MEAN
     plans: list[StepPlan] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -39,6 +56,7 @@ class Rig:
             n_batch=self.n_batch,
             n_ubatch=self.n_batch,
             similarity=0.1,
+            pooling=self.pooling,
         )
 
     def step(self) -> None:
@@ -52,7 +70,10 @@ class Rig:
                 row = np.zeros(N_VOCAB, np.float32)
                 row[(chunk.tokens[-1] + 1) % N_VOCAB] = 1.0
                 logits[chunk.seq] = row
-        self.scheduler.apply(plan, StepResult(logits, processed), 0.0)
+        result = StepResult(logits, processed)
+        if plan.ending is not Ending.LOGITS:
+            result = StepResult({}, processed, hidden_of(plan))
+        self.scheduler.apply(plan, result, 0.0)
         self.scheduler.check_integrity()
 
     def run(self, *tasks: Task, limit: int = 500) -> None:
@@ -62,6 +83,15 @@ class Rig:
                 return
             self.step()
         pytest.fail("the scheduler never came to rest")
+
+
+def hidden_of(plan: StepPlan) -> dict[int, Rows]:
+    """The model's hidden state of a token is the token's own number."""
+    return {
+        chunk.seq: np.array(chunk.tokens, np.float32)[:, None][PICKED[chunk.pick]]
+        for chunk in plan.chunks
+        if chunk.wants_logits
+    }
 
 
 def text_of(events: list[Event]) -> str:
@@ -207,3 +237,61 @@ def test_a_lost_device_ends_every_request_with_its_error() -> None:
     assert second[-1] == Failed(error)
     assert rig.scheduler.is_idle
     rig.scheduler.check_integrity()
+
+
+def embedded(events: list[Event]) -> list[float]:
+    assert isinstance(events[-1], Finished)
+    (rows,) = (e.rows for e in events if isinstance(e, Embedded))
+    return [float(row[0]) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("pooling", "causal", "expected"),
+    [
+        (Pooling.NONE, True, [3.0, 1.0, 5.0]),
+        (Pooling.MEAN, False, [3.0]),
+        (Pooling.CLS, True, [3.0]),
+        (Pooling.LAST, False, [5.0]),
+        (Pooling.RANK, False, [3.0]),
+        (Pooling.RANK, True, [5.0]),
+    ],
+)
+def test_a_text_is_pooled_as_told(pooling: Pooling, causal: bool, expected: list[float]) -> None:
+    events: list[Event] = []
+    rig = Rig(pooling=PoolingMode(pooling, causal))
+    rig.run(make_task([3, 1, 5], embeds=True, events=events))
+    assert embedded(events) == expected
+
+
+def test_texts_share_a_micro_batch_as_far_as_they_fit_whole() -> None:
+    heard: list[list[Event]] = [[], [], []]
+    rig = Rig(n_slots=3)
+    rig.run(*(make_task([i] * 7, embeds=True, events=heard[i]) for i in range(3)))
+    assert [len(plan.chunks) for plan in rig.plans] == [2, 1]
+    assert [embedded(events) for events in heard] == [[0.0], [1.0], [2.0]]
+
+
+def test_a_text_whose_last_token_stands_for_it_may_be_cut() -> None:
+    events: list[Event] = []
+    rig = Rig(pooling=PoolingMode(Pooling.LAST, causal=True))
+    rig.run(make_task(list(range(20)), embeds=True, events=events))
+    assert [plan.n_tokens for plan in rig.plans] == [16, 4]
+    assert embedded(events) == [19.0]
+
+
+def test_nothing_of_an_embedded_text_is_kept() -> None:
+    rig = Rig()
+    rig.run(make_task([1, 2, 3], embeds=True))
+    assert rig.cache.full.n_free() == rig.n_cells
+    assert not any(slot.tokens for slot in rig.scheduler.slots)
+
+
+def test_texts_and_generations_take_turns() -> None:
+    story: list[Event] = []
+    rig = Rig(n_slots=2)
+    texts = [make_task([i] * 9, embeds=True) for i in range(6)]
+    rig.run(make_task([0, 1], n_predict=12, events=story), *texts)
+    assert text_of(story) == "cdefghijklmn"
+    kinds = [plan.ending is Ending.LOGITS for plan in rig.plans if plan.chunks]
+    assert kinds[:12] == [False, True] * 6
+    assert all(kinds[12:])

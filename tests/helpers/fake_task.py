@@ -21,6 +21,7 @@ def make_task(
     id_slot: int = -1,
     stop: tuple[str, ...] = (),
     cache_prompt: bool = True,
+    embeds: bool = False,
     events: list[Event] | None = None,
 ) -> Task:
     """A task that appends its events to `events`."""
@@ -30,7 +31,8 @@ def make_task(
         n_predict=n_predict,
         id_slot=id_slot,
         stop=stop,
-        cache_prompt=cache_prompt,
+        cache_prompt=cache_prompt and not embeds,
+        embeds=embeds,
     )
     kept: list[Event] = [] if events is None else events
     return Task(
