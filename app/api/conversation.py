@@ -1,102 +1,135 @@
-"""From a chat request to the text that the model continues.
+"""What a chat request says: messages, tools, and how to go about the answer.
 
 Follows oaicompat_chat_params_parse in llama.cpp's tools/server/server-common.cpp: a last message of
 the assistant is continued rather than closed, template arguments come from the command line and
-from the request, and tools need --jinja. Tool calls are not parsed out of the answer, so a request
-that demands one is refused.
+from the request, and tools need --jinja.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from app.api import fields
-from app.api.errors import SERVER, ApiError
+from app.api.chat_format.tools import ToolUse
 from app.api.json_value import Json, JsonObject
 from app.api.messages import joined_parts, read_messages, read_tools
 from app.api.settings import ChatSettings
+from app.api.tool_choice import read_tool_use
 from app.errors import RequestError
-from app.tokenizer.base import Vocab, without_bos_text
-from app.tokenizer.chat_template import ChatTemplate
 
-_CONTINUATIONS: tuple[Json, ...] = (True, "content", "reasoning_content")
-_PART_SEPARATOR = "\n\n"
+_PART_SEPARATOR: Final = "\n\n"
+_CONTINUATIONS: Final[tuple[Json, ...]] = (True, "content", "reasoning_content")
+_EXTRACTS: Final = {"none": False, "auto": True, "deepseek": True, "deepseek-legacy": True}
 
 
 @dataclass(frozen=True, slots=True)
+class Continued:
+    """The beginning of the answer: the model goes on with the content, or still with reasoning."""
+
+    reasoning: str
+    content: str
+    in_reasoning: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
-    """What a template is applied to; `continued` is text of the assistant to go on from."""
+    """What a template is applied to, and how the answer is read.
+
+    `parallel` says whether an answer may hold several calls, None leaves it to the template.
+    `budget` is the number of tokens for reasoning, -1 for any.
+    """
 
     messages: list[JsonObject]
     tools: list[JsonObject]
-    continued: str | None
+    use: ToolUse
+    parallel: bool | None
+    continued: Continued | None
     add_generation_prompt: bool
     kwargs: JsonObject
+    enable_thinking: bool
+    extracts_reasoning: bool
+    parses: bool
+    budget: int
+    budget_message: str
 
 
 def read_conversation(body: JsonObject, settings: ChatSettings) -> Conversation:
     """Return the conversation of a chat request. Raises: RequestError, ApiError."""
-    tools = _usable_tools(body, settings)
+    tools = read_tools(body)
+    use = read_tool_use(body, tools, settings)
     messages = read_messages(body)
+    mode, add_prompt = _continuation(body, messages, settings)
+    continued = _continued(messages, mode) if mode is not None and messages else None
+    kwargs = _template_arguments(body, settings)
+    return Conversation(
+        messages=messages if continued is None else messages[:-1],
+        tools=tools,
+        use=use,
+        parallel=None
+        if body.get("parallel_tool_calls") is None
+        else fields.boolean(body, "parallel_tool_calls", False),
+        continued=continued,
+        add_generation_prompt=add_prompt or mode is not None,
+        kwargs=kwargs,
+        enable_thinking=kwargs["enable_thinking"] is True,
+        extracts_reasoning=_extracts_reasoning(body, settings),
+        parses=settings.parses and settings.jinja,
+        budget=_budget(body, settings),
+        budget_message=fields.text(
+            body, "reasoning_budget_message", settings.reasoning_budget_message
+        ),
+    )
+
+
+def _continuation(
+    body: JsonObject, messages: list[JsonObject], settings: ChatSettings
+) -> tuple[Json, bool]:
+    """How the last message is continued, None if it is not, and whether an answer is asked for."""
     add_prompt = fields.boolean(body, "add_generation_prompt", True)
-    continues = body.get("continue_final_message") in _CONTINUATIONS
+    wanted = body.get("continue_final_message")
+    mode: Json = wanted if wanted in _CONTINUATIONS else None
     ends_with_assistant = bool(messages) and messages[-1]["role"] == "assistant"
-    if not continues and settings.prefill_assistant and ends_with_assistant:
+    if mode is None and settings.prefill_assistant and ends_with_assistant:
         if len(messages) > 1 and messages[-2]["role"] == "assistant":
             raise RequestError(
                 "Cannot have 2 or more assistant messages at the end of the list.", "messages"
             )
-        continues, add_prompt = True, False
-    if continues and add_prompt and body.get("add_generation_prompt") is not None:
+        return True, False
+    if mode is not None and add_prompt and body.get("add_generation_prompt") is not None:
         raise RequestError(
             "Cannot set both add_generation_prompt and continue_final_message to true.",
             "continue_final_message",
         )
-    continued = _continued_text(messages) if continues and messages else None
-    return Conversation(
-        messages if continued is None else messages[:-1],
-        tools,
-        continued,
-        add_prompt or continues,
-        _template_arguments(body, settings),
-    )
+    return mode, add_prompt
 
 
-def render(conversation: Conversation, template: ChatTemplate, vocab: Vocab) -> str:
-    """Return the prompt, without the BOS that the tokenizer adds. Raises: RequestError."""
-    text = template.render(
-        conversation.messages,
-        tools=conversation.tools or None,
-        add_generation_prompt=conversation.add_generation_prompt,
-        extra=conversation.kwargs,
-    )
-    return without_bos_text(text, vocab) + (conversation.continued or "")
-
-
-def _usable_tools(body: JsonObject, settings: ChatSettings) -> list[JsonObject]:
-    tools = read_tools(body)
-    choice = body.get("tool_choice")
-    if not settings.jinja:
-        if tools:
-            raise ApiError(SERVER, "tools param requires --jinja flag")
-        if choice not in (None, "auto"):
-            raise ApiError(SERVER, "tool_choice param requires --jinja flag")
-    if choice not in (None, "auto", "none"):
-        raise RequestError(
-            "'tool_choice' must be auto or none: tool calls are not parsed", "tool_choice"
-        )
-    if tools and choice != "none" and fields.text(body, "grammar", ""):
-        raise RequestError("Cannot use custom grammar constraints with tools.", "grammar")
-    return tools
-
-
-def _continued_text(messages: list[JsonObject]) -> str:
+def _continued(messages: list[JsonObject], mode: Json) -> Continued:
     last = messages[-1]
     if last["role"] != "assistant":
         raise RequestError("only a message of the assistant can be continued", "messages")
     if last.get("tool_calls"):
         raise RequestError("Cannot continue an assistant message that contains tool calls.")
-    if last.get("reasoning_content"):
-        raise RequestError("continuing after reasoning_content is not supported", "messages")
-    return joined_parts(last["content"], _PART_SEPARATOR)
+    reasoning = joined_parts(last.get("reasoning_content"))
+    content = joined_parts(last["content"], _PART_SEPARATOR)
+    in_reasoning = mode == "reasoning_content" or (mode is True and bool(reasoning) and not content)
+    return Continued(reasoning, content, in_reasoning)
+
+
+def _extracts_reasoning(body: JsonObject, settings: ChatSettings) -> bool:
+    name = fields.text(body, "reasoning_format", "")
+    if not name:
+        return settings.extracts_reasoning
+    if name not in _EXTRACTS:
+        raise RequestError(
+            f"'reasoning_format' must be one of {', '.join(_EXTRACTS)}, not {name}",
+            "reasoning_format",
+        )
+    return _EXTRACTS[name]
+
+
+def _budget(body: JsonObject, settings: ChatSettings) -> int:
+    name = fields.present(body, "reasoning_budget_tokens", "thinking_budget_tokens")
+    budget = -1 if name is None else fields.integer(body, name, -1, low=-1)
+    return settings.reasoning_budget if budget == -1 else budget
 
 
 def _template_arguments(body: JsonObject, settings: ChatSettings) -> JsonObject:

@@ -88,9 +88,6 @@ REFUSED: Final[Mapping[str, tuple[Callable[[Json], bool], str]]] = {
     "echo": (_is_nothing, "echoing the prompt is not supported"),
     "suffix": (_is_nothing, "use /infill to complete between two texts"),
     "best_of": (_is_one, "use n to get several completions"),
-    "reasoning_format": (_is_automatic, "reasoning is left in the content: expected none or auto"),
-    "reasoning_budget_tokens": (_is_minus_one, "a reasoning budget is not supported"),
-    "thinking_budget_tokens": (_is_minus_one, "a reasoning budget is not supported"),
 }
 """Field → whether a value asks for nothing, and why any other value is refused."""
 

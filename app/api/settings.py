@@ -39,7 +39,9 @@ class ChatSettings:
     """How conversations become prompts.
 
     `template` is Jinja text or the name of a well-known template, None for the model's own.
-    `jinja` says whether tools are allowed.
+    `jinja` says whether tools are allowed; `extracts_reasoning` whether reasoning is told apart
+    from the content; `parses` whether answers are looked into at all. `reasoning_budget` is the
+    number of tokens for reasoning, -1 for no limit.
     """
 
     template: str | None = None
@@ -48,6 +50,10 @@ class ChatSettings:
     enable_thinking: bool = True
     reasoning_effort: str | None = None
     prefill_assistant: bool = True
+    extracts_reasoning: bool = True
+    parses: bool = True
+    reasoning_budget: int = -1
+    reasoning_budget_message: str = ""
 
 
 @dataclass(frozen=True, slots=True)

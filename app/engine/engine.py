@@ -301,7 +301,8 @@ def _constraint(request: GenerationRequest, model: LoadedModel) -> Constraint | 
     # The grammar library is only loaded by servers whose clients use it.
     from app.engine.constraint import make_constraint
 
-    return make_constraint(request.grammar, model.tokenizer, model.hparams.n_vocab)
+    n_vocab = model.hparams.n_vocab
+    return make_constraint(request.grammar, model.tokenizer, n_vocab, request.shown_tokens)
 
 
 def _check(request: GenerationRequest, model: LoadedModel) -> None:
@@ -316,12 +317,12 @@ def _check(request: GenerationRequest, model: LoadedModel) -> None:
             f"id_slot {request.id_slot}: expected -1 or 0 to {model.sizes.n_parallel - 1}",
             "id_slot",
         )
-    n_ctx = model.sizes.n_ctx_slot
     if request.embeds:
         check_input(n_prompt, model.pooling, model.sizes)
         return
     if not model.hparams.causal:
         raise UnsupportedError(f"architecture '{model.hparams.arch}' makes embeddings, no text")
+    n_ctx = model.sizes.n_ctx_slot
     if n_prompt >= n_ctx:
         raise ContextExceededError(
             f"request ({n_prompt} tokens) exceeds the available context size ({n_ctx} tokens), "

@@ -29,7 +29,8 @@ def advance(
     task.n_decoded += 1
     task.tokens.append(token)
     is_eog = tokenizer.is_eog(token)
-    shown = task.assembler.add(tokenizer.piece(token, special=task.request.special))
+    special = task.request.special or token in task.request.shown_tokens
+    shown = task.assembler.add(tokenizer.piece(token, special=special))
     task.unsent_tokens.append(token)
     if probs is not None:
         task.unsent_logprobs.append(probs)

@@ -31,19 +31,39 @@ class GrammarKind(Enum):
 
     GBNF = "gbnf"
     JSON_SCHEMA = "json_schema"
+    LARK = "lark"
+    """The grammar engine's own; written by this server, never by a client."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """Text that a grammar waits for; not looked for inside reasoning.
+
+    Reasoning goes from `thought_start`, or the beginning if `in_thought`, to `thought_end`; both
+    are empty for a model that does not reason.
+    """
+
+    word: str
+    thought_start: str = ""
+    thought_end: str = ""
+    in_thought: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """A constraint on the generated text."""
+    """A constraint on the generated text, from the beginning or from its trigger on."""
 
     kind: GrammarKind
     source: str
+    trigger: Trigger | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One prompt and how to continue it; -1 in `n_predict` means until the end of the context."""
+    """One prompt and how to continue it; -1 in `n_predict` means until the end of the context.
+
+    `shown_tokens` are control tokens that are written out even where `special` ones are not.
+    """
 
     prompt: Sequence[int]
     sampling: SamplingParams
@@ -57,7 +77,9 @@ class GenerationRequest:
     cache_prompt: bool = True
     id_slot: int = -1
     return_progress: bool = False
+    embeds: bool = False
     special: bool = False
+    shown_tokens: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +99,6 @@ class Started:
 
     id_slot: int
     n_prompt_tokens: int
-    embeds: bool = False
     n_cached_tokens: int
 
 
@@ -102,6 +123,15 @@ class Piece:
     timings: Timings
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Embedded:
+    """What the model makes of the prompt, pooled as the engine is told: (n_rows, n), one row unless
+    nothing is pooled.
+    """
+
+    rows: npt.NDArray[np.float32]
+
+
 @dataclass(frozen=True, slots=True)
 class Finished:
     """The generation is complete."""
@@ -122,15 +152,6 @@ class Failed:
     """The generation could not go on; `error` is one of app.errors."""
 
     error: Exception
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Embedded:
-    """What the model makes of the prompt, pooled as the engine is told: (n_rows, n), one row unless
-    nothing is pooled.
-    """
-
-    rows: npt.NDArray[np.float32]
-
 
 
 Event = Started | PromptProgress | Piece | Embedded | Finished | Failed

@@ -10,15 +10,15 @@ from starlette.routing import Route
 
 from app.api import fields
 from app.api.body import read_body, read_object
+from app.api.chat_request import answer_chat, prompt_of
 from app.api.constraint import read_constraint
-from app.api.conversation import Conversation, read_conversation, render
 from app.api.dialects.base import Answer, Dialect
 from app.api.dialects.chat import ChatDialect
 from app.api.dialects.completions import CompletionsDialect
 from app.api.dialects.native import NativeDialect
 from app.api.jobs import generate, options_for
-from app.api.json_value import JsonObject, parse_object
-from app.api.prompt import Tokens, tokenize_prompts
+from app.api.json_value import parse_object
+from app.api.prompt import tokenize_prompts
 from app.api.responses import json_response
 from app.api.service import Service
 from app.errors import RequestError
@@ -26,7 +26,6 @@ from app.errors import RequestError
 T = TypeVar("T")
 
 _LARGE_BODY_BYTES: Final = 8192
-_DEFAULT_TOP_LOGPROBS: Final = 20
 
 
 def routes(service: Service) -> list[Route]:
@@ -39,18 +38,15 @@ def routes(service: Service) -> list[Route]:
         return await _complete(service, request, CompletionsDialect)
 
     async def chat(request: Request) -> Response:
-        return await _chat(service, request)
+        body = await read_object(request, service.settings)
+        return await answer_chat(service, body, ChatDialect)
 
     async def apply_template(request: Request) -> Response:
-        body = await read_object(request, service.settings)
-        conversation = read_conversation(body, service.settings.chat)
-        prompt = await asyncio.to_thread(_render, service, conversation)
+        prompt, _ = await prompt_of(service, await read_object(request, service.settings))
         return json_response({"prompt": prompt})
 
     async def count_tokens(request: Request) -> Response:
-        body = await read_object(request, service.settings)
-        conversation = read_conversation(body, service.settings.chat)
-        tokens = await asyncio.to_thread(_chat_tokens, service, conversation)
+        _, tokens = await prompt_of(service, await read_object(request, service.settings))
         return json_response({"input_tokens": len(tokens), "object": "response.input_tokens"})
 
     return [
@@ -85,36 +81,6 @@ async def _complete(
     return generate(service, options, prompts, grammar, dialect)
 
 
-async def _chat(service: Service, request: Request) -> Response:
-    body = await read_object(request, service.settings)
-    conversation = read_conversation(body, service.settings.chat)
-    options = options_for(service, _with_n_probs(body, bool(conversation.tools)))
-    grammar = read_constraint(body, service.settings.defaults.grammar)
-    tokens = await asyncio.to_thread(_chat_tokens, service, conversation)
-    return generate(service, options, [tokens], grammar, ChatDialect)
-
-
 async def _in_thread_if(condition: bool, work: Callable[[], T]) -> T:
     """Do small work here and large work in a thread, so that other streams go on."""
     return await asyncio.to_thread(work) if condition else work()
-
-
-def _with_n_probs(body: JsonObject, has_tools: bool) -> JsonObject:
-    """Chat's `logprobs` is a switch and `top_logprobs` the number; elsewhere it is the number."""
-    plain = {key: value for key, value in body.items() if key != "logprobs"}
-    if fields.boolean(body, "logprobs", False):
-        if has_tools and fields.boolean(body, "stream", False):
-            raise RequestError("logprobs is not supported with tools + stream", "logprobs")
-        plain["n_probs"] = fields.integer(body, "top_logprobs", _DEFAULT_TOP_LOGPROBS, low=0)
-    elif body.get("top_logprobs") is not None:
-        raise RequestError("top_logprobs requires logprobs to be set to true", "top_logprobs")
-    return plain
-
-
-def _render(service: Service, conversation: Conversation) -> str:
-    return render(conversation, service.model.template, service.engine.tokenizer.vocab)
-
-
-def _chat_tokens(service: Service, conversation: Conversation) -> Tokens:
-    text = _render(service, conversation)
-    return tuple(service.engine.tokenizer.encode(text, add_special=True, parse_special=True))
