@@ -73,14 +73,6 @@ def _is_one(value: Json) -> bool:
     return value in (None, 0, 1, False)
 
 
-def _is_minus_one(value: Json) -> bool:
-    return value in (None, -1)
-
-
-def _is_automatic(value: Json) -> bool:
-    return value in (None, "", "none", "auto")
-
-
 REFUSED: Final[Mapping[str, tuple[Callable[[Json], bool], str]]] = {
     "lora": (_is_nothing, "LoRA adapters are not supported"),
     "grammar_lazy": (_is_nothing, "lazy grammars are not supported"),

@@ -36,6 +36,17 @@ class _Refusal(Exception):
     """The template itself called raise_exception."""
 
 
+class _TextlessUndefined(jinja2.Undefined):
+    """A variable that nobody gave: added to text it is no text, as in llama.cpp."""
+
+    # The base class promises to raise whatever it is added to.
+    def __add__(self, other: object) -> object:  # type: ignore[override]
+        return other if isinstance(other, str) else super().__add__(other)
+
+    def __radd__(self, other: object) -> object:  # type: ignore[override]
+        return other if isinstance(other, str) else super().__radd__(other)
+
+
 class _GenerationBlock(Extension):
     """{% generation %} … {% endgeneration %}: marks the model's own words for training; here its
     content counts and the marks do not.
@@ -89,6 +100,7 @@ def _new_environment() -> ImmutableSandboxedEnvironment:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True,
         lstrip_blocks=True,
+        undefined=_TextlessUndefined,
         extensions=[LoopControlExtension, _GenerationBlock],
     )
     environment.filters["tojson"] = _to_json

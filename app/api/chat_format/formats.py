@@ -34,9 +34,10 @@ class _Row:
     has: tuple[str, ...]
     lacks: tuple[str, ...] = ()
     wraps: tuple[str, ...] = ()
+    calls_end_reasoning: bool = False
 
 
-def _parameter_tags(section_start: str, section_end: str) -> TaggedCalls:
+def _parameter_tags(section_start: str, section_end: str, *, lines: bool) -> TaggedCalls:
     return TaggedCalls(
         start="<function=",
         name_end=">",
@@ -47,7 +48,7 @@ def _parameter_tags(section_start: str, section_end: str) -> TaggedCalls:
         end="</function>",
         section_start=section_start,
         section_end=section_end,
-        lines=True,
+        lines=lines,
     )
 
 
@@ -85,6 +86,14 @@ _DEEPSEEK_R1: Final = NamedCalls(
 _DEEPSEEK_V3: Final = NamedCalls(
     _DEEPSEEK_CALL, "<｜tool▁sep｜>", "<｜tool▁call▁end｜>", *_DEEPSEEK_SECTION
 )
+_KIMI_K2: Final = NamedCalls(
+    "<|tool_call_begin|>functions.",
+    "<|tool_call_argument_begin|>",
+    "<|tool_call_end|>",
+    "<|tool_calls_section_begin|>",
+    "<|tool_calls_section_end|>",
+    id_prefix="functions.",
+)
 _COMMAND_R7B: Final = JsonCalls(
     "<|START_ACTION|>",
     "<|END_ACTION|>",
@@ -105,13 +114,14 @@ _ROWS: Final = (
     _Row("minimax-m2", _MINIMAX, ("<minimax:tool_call>", "<invoke name=")),
     _Row(
         "seed-oss",
-        _parameter_tags("<seed:tool_call>", "</seed:tool_call>"),
+        _parameter_tags("<seed:tool_call>", "</seed:tool_call>", lines=False),
         ("seed:tool_call", "<function=", "<parameter="),
     ),
     _Row(
         "qwen3-coder",
-        _parameter_tags("<tool_call>", "</tool_call>"),
+        _parameter_tags("<tool_call>", "</tool_call>", lines=True),
         ("<tool_call>", "<function=", "<parameter="),
+        calls_end_reasoning=True,
     ),
     _Row("glm", _GLM, ("<tool_call>", "<arg_key>", "<arg_value>"), lacks=("<role>",)),
     _Row("apriel", JsonCalls("<tool_calls>", "</tool_calls>", listed=True), ("<tool_calls>[",)),
@@ -144,6 +154,12 @@ _ROWS: Final = (
         ("Action:", "tool_name", "<|CHATBOT_TOKEN|>"),
         wraps=("<|CHATBOT_TOKEN|>", "<|END_OF_TURN_TOKEN|>"),
     ),
+    _Row(
+        "kimi-k2",
+        _KIMI_K2,
+        ("<|tool_calls_section_begin|>", "<|tool_call_begin|>"),
+        calls_end_reasoning=True,
+    ),
     _Row("deepseek-r1", _DEEPSEEK_R1, ("<｜tool▁calls▁begin｜>", "```json")),
     _Row("deepseek-v3", _DEEPSEEK_V3, ("<｜tool▁calls▁begin｜>",)),
     _Row("functionary-v3.1", NamedCalls("<function=", ">", "</function>"), ("<function=",)),
@@ -174,7 +190,7 @@ def detect_format(source: str, *, supports_tools: bool) -> ChatFormat:
         if all(piece in source for piece in row.has) and not any(
             piece in source for piece in row.lacks
         ):
-            return ChatFormat(row.name, row.calls, reasoning, row.wraps)
+            return ChatFormat(row.name, row.calls, reasoning, row.wraps, row.calls_end_reasoning)
     if not supports_tools:
         return ChatFormat("generic", GENERIC_CALLS, reasoning)
     return ChatFormat("json", JsonCalls("", "", prefixes=()), reasoning)

@@ -138,6 +138,8 @@ def _named_calls(shape: NamedCalls, use: ToolUse) -> str:
     if shape.section_start:
         body = f"{_quoted(shape.section_start)} WS? {body} WS? {_quoted(shape.section_end)}"
     identifier = f" {_quoted(shape.id_mark)} ID" if shape.id_mark else ""
+    if shape.id_prefix:
+        identifier = ' ":" /[0-9]{1,4}/'
     mark = _quoted(shape.arguments_mark)
     return f"calls: {body}\n" + _tool_rules(
         use, lambda tool: f"{_quoted(tool.name)} WS?{identifier} {mark} WS? {_schema(tool)}"
@@ -170,7 +172,8 @@ def _tags(shape: TaggedCalls, tool: Tool) -> str:
 def _tag(shape: TaggedCalls, tool: Tool, argument: str) -> str:
     """White space before a tag belongs to it: the value before ends with its own mark."""
     value_start = f"WS? {_quoted(shape.value_start)} " if shape.value_start else ""
-    if tool.takes_string(argument):
+    kinds = tool.kinds(argument)
+    if not kinds or "string" in kinds:
         value = "text_value"
     else:
         schema = _property_schema(tool, argument)

@@ -61,7 +61,10 @@ class _JsonCall:
     def parse(self) -> Parse[bool]:
         """Read the object; return whether it was complete."""
         complete = yield from self._object()
-        if self.sink is None and complete and self._may_start():
+        is_all = complete or not (yield from self.reader.peek(1))
+        if self.sink is None and is_all and self._may_start():
+            if complete and not self.waiting:
+                self.waiting.append("{}")
             self._start()
         return complete and self.sink is not None
 

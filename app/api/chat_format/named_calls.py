@@ -37,6 +37,8 @@ def _call(reader: Reader, shape: NamedCalls, calls: CallWriter) -> Parse[bool]:
     identifier = ""
     if shape.id_mark and mark == shape.id_mark:
         identifier, mark = yield from _word(reader, (shape.arguments_mark,))
+    if shape.id_prefix and (number := name.rpartition(":"))[0]:
+        name, identifier = number[0], f"{shape.id_prefix}{name}"
     if not mark or not name or len(name) > _MAX_NAME:
         return False
     reader.stop_tape()

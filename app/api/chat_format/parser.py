@@ -124,7 +124,12 @@ class _Message:
             reasoning.write(space)
         else:
             reasoning.drop_space()
-        yield from reader.until((tags.end,), reasoning.write)
+        ends: tuple[str, ...] = (tags.end,)
+        if options.format.calls_end_reasoning and options.use.tools:
+            ends += _start_marks(options.format.calls)
+        end = yield from reader.until(ends, reasoning.write)
+        if end != tags.end:
+            reader.put_back(end)
         self._content.drop_space()
 
     def _answer(self, shape: CallShape | None) -> Parse[None]:

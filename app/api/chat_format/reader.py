@@ -158,7 +158,6 @@ class Session:
         self._reader = Reader()
         self._parser = parser(self._reader)
         self._finished = False
-        self._wake()
 
     def feed(self, text: str) -> list[ChatEvent]:
         """Return what more text tells."""

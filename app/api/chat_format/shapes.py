@@ -41,7 +41,8 @@ class NamedCalls:
     """Calls whose name stands between marks, with JSON arguments after it.
 
     `start` name `id_mark` id `arguments_mark` arguments `end`; all of them may stand between
-    `section_start` and `section_end`.
+    `section_start` and `section_end`. With an `id_prefix` the name has a number after a colon, and
+    the id is all of it after the prefix.
     """
 
     start: str
@@ -50,6 +51,7 @@ class NamedCalls:
     section_start: str = ""
     section_end: str = ""
     id_mark: str = ""
+    id_prefix: str = ""
     id_chars: int = 32
 
 
@@ -90,9 +92,13 @@ CallShape = JsonCalls | NamedCalls | TaggedCalls | Channels | Recipients
 
 @dataclass(frozen=True, slots=True)
 class ChatFormat:
-    """One way of writing; `wraps` are marks around content that are no part of it."""
+    """One way of writing; `wraps` are marks around content that are no part of it.
+
+    `calls_end_reasoning` says that a model may go over to a call without ending its reasoning.
+    """
 
     name: str
     calls: CallShape | None = None
     reasoning: ReasoningTags | None = None
     wraps: tuple[str, ...] = ()
+    calls_end_reasoning: bool = False

@@ -1,7 +1,7 @@
 """Parses calls whose arguments stand in tags: Qwen3-Coder and Qwen3.5, GLM, Seed-OSS, MiniMax M2.
 
-Text between tags becomes JSON: a string where the tool's schema allows one, told while it grows;
-anything else is taken as JSON once it is complete, or as a string when it is none.
+Text between tags becomes JSON: a string where the tool's schema wants one, told while it grows;
+anything else is taken as JSON once it is complete, or as a string when it is none that fits.
 """
 
 import json
@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 from app.api.chat_format.reader import SPACE, Parse, Reader, Sink
 from app.api.chat_format.shapes import TaggedCalls
-from app.api.chat_format.tools import Tool, ToolUse
+from app.api.chat_format.tools import Tool, ToolUse, kind_of
 from app.api.chat_format.writers import CallWriter
 
 _MAX_NAME = 256
+_STRING_ONLY = frozenset({"string"})
 
 
 def parse_tagged_calls(
@@ -77,21 +78,25 @@ class _Call:
             if not ended:
                 return False
             sink(f"{separator}{_quoted(key)}: ")
-            if not (yield from self._value(tool is None or tool.takes_string(key), sink)):
+            kinds = tool.kinds(key) if tool is not None else frozenset[str]()
+            if not (yield from self._value(kinds, sink)):
                 return False
             separator, mark = ", ", ""
 
-    def _value(self, is_string: bool, sink: Sink) -> Parse[bool]:
+    def _value(self, kinds: frozenset[str], sink: Sink) -> Parse[bool]:
         if self.shape.value_start:
             yield from self.reader.space()
             yield from self.reader.skip(self.shape.value_start)
         if self.shape.lines:
             yield from self.reader.skip("\n")
-        if is_string:
+        if kinds == _STRING_ONLY:
             return (yield from self._string(sink))
         raw: list[str] = []
         ended = yield from self.reader.until((self.shape.value_end,), raw.append)
-        sink(_as_json("".join(raw).strip(SPACE)))
+        text = "".join(raw)
+        if self.shape.lines:
+            text = text.removesuffix("\n")
+        sink(_as_json(text, kinds))
         return bool(ended)
 
     def _string(self, sink: Sink) -> Parse[bool]:
@@ -124,12 +129,14 @@ class _StringValue:
             self.sink(_quoted(text)[1:-1])
 
 
-def _as_json(text: str) -> str:
+def _as_json(text: str, kinds: frozenset[str]) -> str:
+    """Return text as JSON of one of these types, else as a string."""
     try:
-        json.loads(text)
+        kind = kind_of(json.loads(text))
     except (ValueError, RecursionError):
         return _quoted(text)
-    return text
+    fits = kind in kinds or not kinds or "string" not in kinds
+    return text.strip(SPACE) if fits else _quoted(text)
 
 
 def _quoted(text: str) -> str:

@@ -13,11 +13,11 @@ class Tool:
     name: str
     parameters: JsonObject
 
-    def takes_string(self, argument: str) -> bool:
-        """Return whether an argument is text, as far as the schema says."""
+    def kinds(self, argument: str) -> frozenset[str]:
+        """Return JSON's names of the types that an argument may have, none when it may be any."""
         properties = self.parameters.get("properties")
         schema = properties.get(argument) if isinstance(properties, dict) else None
-        return _may_be_string(schema)
+        return _kinds(schema)
 
 
 class Choice(Enum):
@@ -46,14 +46,34 @@ class ToolUse:
         return next((tool for tool in self.tools if tool.name == name), None)
 
 
-def _may_be_string(schema: Json) -> bool:
+def kind_of(value: Json) -> str:
+    """Return JSON schema's name for the type of a value."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int() | float():
+            return "number"
+        case str():
+            return "string"
+        case list():
+            return "array"
+        case dict():
+            return "object"
+
+
+def _kinds(schema: Json) -> frozenset[str]:
     if not isinstance(schema, dict):
-        return True
+        return frozenset()
     for key in ("anyOf", "oneOf"):
         if isinstance(options := schema.get(key), list):
-            return any(_may_be_string(option) for option in options)
+            kinds = [_kinds(option) for option in options]
+            return frozenset().union(*kinds) if all(kinds) else frozenset()
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     if isinstance(values, list):
-        return any(isinstance(value, str) for value in values)
-    kind = schema.get("type", "string")
-    return "string" in kind if isinstance(kind, list) else kind == "string"
+        return frozenset(map(kind_of, values))
+    kind = schema.get("type")
+    named = kind if isinstance(kind, list) else [kind]
+    known = [name for name in named if isinstance(name, str)]
+    return frozenset("number" if name == "integer" else name for name in known)
