@@ -24,12 +24,13 @@ from app.api.chat_format.shapes import Channels, ChatFormat, ReasoningTags
 from app.api.chat_format.tools import Choice, ToolUse
 from app.api.conversation import Conversation
 from app.api.json_value import Json, JsonObject
-from app.engine.request import Grammar, GrammarKind, Trigger
+from app.engine.request import GenerationRequest, Grammar, GrammarKind, Thinking, Trigger
 from app.tokenizer.base import Tokenizer, without_bos_text
 from app.tokenizer.chat_template import ChatTemplate
 
+_CHANNEL_END: Final = "<|end|>"
 _CHANNEL_TAGS: Final = ReasoningTags(
-    "<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"
+    "<|channel|>analysis<|message|>", f"{_CHANNEL_END}<|start|>assistant<|channel|>final<|message|>"
 )
 """How reasoning that a client began is written in channels."""
 
@@ -38,12 +39,19 @@ _format_of = lru_cache(maxsize=16)(detect_format)
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """What the engine is given: text, the constraint, control tokens to show; and the parser."""
+    """What the engine is given: text, constraint, control tokens to show, a limit to reasoning;
+    and how to read the answer.
+    """
 
     text: str
     parsing: ParseOptions
     grammar: Grammar | None
     shown_tokens: frozenset[int]
+    thinking: Thinking | None
+
+    def finish(self, request: GenerationRequest) -> GenerationRequest:
+        """Return the request with what only conversations have."""
+        return replace(request, shown_tokens=self.shown_tokens, thinking=self.thinking)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +92,13 @@ def prepare(
         use,
     )
     grammar = _grammar(parsing, constraint, conversation.enable_thinking)
-    return ChatPrompt(opening.text, parsing, grammar, control_marks(chat_format, tokenizer))
+    return ChatPrompt(
+        opening.text,
+        parsing,
+        grammar,
+        control_marks(chat_format, tokenizer),
+        _thinking(conversation, tags, opening, tokenizer),
+    )
 
 
 def _format(conversation: Conversation, template: ChatTemplate) -> ChatFormat:
@@ -191,6 +205,25 @@ def _grammar(
         return None
     start, end = (tags.start, tags.end) if tags is not None else ("", "")
     return Grammar(GrammarKind.LARK, source, Trigger(call_mark(shape), start, end, opened))
+
+
+def _thinking(
+    conversation: Conversation,
+    tags: ReasoningTags | None,
+    opening: _Opening,
+    tokenizer: Tokenizer,
+) -> Thinking | None:
+    """The limit to reasoning, where there is one and the model reasons."""
+    if tags is None or conversation.budget < 0 or opening.beginning is Beginning.CONTENT:
+        return None
+    closing = conversation.budget_message + tags.end
+    return Thinking(
+        conversation.budget,
+        tags.start,
+        _CHANNEL_END if tags is _CHANNEL_TAGS else tags.end,
+        tuple(tokenizer.encode(closing, add_special=False, parse_special=True)),
+        opening.beginning is Beginning.REASONING,
+    )
 
 
 def _lark(source: str) -> Grammar:

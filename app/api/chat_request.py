@@ -40,7 +40,7 @@ async def answer_chat(
         [tokens],
         prompt.grammar,
         lambda answer: dialect(answer, prompt.parsing),
-        prompt.shown_tokens,
+        prompt.finish,
     )
 
 

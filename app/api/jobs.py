@@ -30,17 +30,17 @@ def generate(
     prompts: Sequence[Tokens],
     grammar: Grammar | None,
     dialect: Callable[[Answer], Dialect],
-    shown_tokens: frozenset[int] = frozenset(),
+    finish: Callable[[GenerationRequest], GenerationRequest] = lambda request: request,
 ) -> GenerationResponse:
     """Return the response that runs every choice of every prompt.
 
-    `shown_tokens` are control tokens that the dialect needs to see.
+    `finish` adds to each request what only its kind has.
     """
     engine, settings = service.engine, service.settings
     if not options.stream:
         _check_probabilities(options, engine.model, len(prompts))
     requests = [
-        replace(_request(service, options, prompt, grammar, choice), shown_tokens=shown_tokens)
+        finish(_request(service, options, prompt, grammar, choice))
         for prompt in prompts
         for choice in range(options.n_cmpl)
     ]

@@ -28,7 +28,7 @@ from app.engine.scheduler import Scheduler
 from app.engine.slots import Slot
 from app.engine.step import SequenceChunk, StepPlan
 from app.engine.task import Task, now
-from app.engine.token_sampler import SamplingVocabulary, TokenSampler
+from app.engine.token_sampler import SamplingVocabulary, TokenSampler, reasoning_budget
 from app.errors import (
     ContextExceededError,
     DeviceLostError,
@@ -292,7 +292,8 @@ def _sampler(
     request: GenerationRequest, model: LoadedModel, samplers: SamplerFactory
 ) -> TokenSampler:
     chain = samplers.build(request.sampling, _constraint(request, model))
-    return TokenSampler(chain, request.sampling)
+    budget = reasoning_budget(request.thinking, model.tokenizer, request.shown_tokens)
+    return TokenSampler(chain, request.sampling, budget)
 
 
 def _constraint(request: GenerationRequest, model: LoadedModel) -> Constraint | None:

@@ -59,6 +59,20 @@ class Grammar:
 
 
 @dataclass(frozen=True, slots=True)
+class Thinking:
+    """How many tokens a model may reason: from `start`, or the beginning if `opened`, to `end`.
+
+    `closing` are the tokens that end it when there are enough.
+    """
+
+    limit: int
+    start: str
+    end: str
+    closing: tuple[int, ...]
+    opened: bool
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """One prompt and how to continue it; -1 in `n_predict` means until the end of the context.
 
@@ -80,6 +94,7 @@ class GenerationRequest:
     embeds: bool = False
     special: bool = False
     shown_tokens: frozenset[int] = frozenset()
+    thinking: Thinking | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from app.engine.request import Thinking
 from app.sampling.chain import Sampler
 from app.sampling.logprobs import TokenLogprobs, chain_logprobs, raw_logprobs
 from app.sampling.params import SamplingParams
+from app.sampling.reasoning_budget import ReasoningBudget, ReasoningMarks
 from app.tokenizer.base import Tokenizer
 
 
@@ -36,10 +38,13 @@ class SamplingVocabulary:
 
 
 class TokenSampler:
-    """The sampler of one request."""
+    """The sampler of one request; `budget` may take a choice out of its hands."""
 
-    def __init__(self, sampler: Sampler, params: SamplingParams) -> None:
+    def __init__(
+        self, sampler: Sampler, params: SamplingParams, budget: ReasoningBudget | None = None
+    ) -> None:
         self._sampler = sampler
+        self._budget = budget
         self._n_probs = params.n_probs
         self._post_sampling = params.post_sampling_probs
 
@@ -52,10 +57,34 @@ class TokenSampler:
 
         Raises: SamplingError.
         """
+        forced = None if self._budget is None else self._budget.forced()
+        if forced is not None:
+            self._accept(forced)
+            return forced, raw_logprobs(logits, forced, self._n_probs) if self._n_probs else None
         choice = self._sampler.sample(logits)
-        self._sampler.accept(choice.token)
+        self._accept(choice.token)
         if self._n_probs <= 0:
             return choice.token, None
         if self._post_sampling:
             return choice.token, chain_logprobs(choice, self._n_probs)
         return choice.token, raw_logprobs(logits, choice.token, self._n_probs)
+
+    def _accept(self, token: int) -> None:
+        self._sampler.accept(token)
+        if self._budget is not None:
+            self._budget.accept(token)
+
+
+def reasoning_budget(
+    thinking: Thinking | None, tokenizer: Tokenizer, shown: frozenset[int]
+) -> ReasoningBudget | None:
+    """Return what keeps a request's reasoning short; `shown` are the control tokens in its text."""
+    if thinking is None:
+        return None
+    n_tokens = tokenizer.vocab.n_tokens
+    return ReasoningBudget(
+        thinking.limit,
+        ReasoningMarks(thinking.start.encode(), thinking.end.encode(), thinking.closing),
+        lambda token: tokenizer.piece(token, special=token in shown) if token < n_tokens else b"",
+        thinking.opened,
+    )
