@@ -56,6 +56,13 @@ def _few(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return rng.integers(0, 4, shape)
 
 
+def _window(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Each token sees 50 keys up to its own, the last token up to the last key."""
+    n, n_kv = shape[-2:]
+    age = np.arange(n)[:, None] + (n_kv - n) - np.arange(n_kv)
+    return np.broadcast_to(np.where((age >= 0) & (age < 50), 0.0, -np.inf), shape)
+
+
 def _binary_cases() -> list[Case]:
     cases = []
     for op in BINARY:
@@ -130,6 +137,8 @@ def _glu_cases() -> list[Case]:
     f16 = (replace(gate, type=F16), replace(up, type=F16))
     cases.append(Case("GLU-f16", Op.GLU, f16, silu, nmse=F16_NMSE))
     cases.append(Case("GLU-gap", Op.GLU, (replace(gate, gap=8), replace(up, gap=2)), silu))
+    cases.append(Case("GLU-odd", Op.GLU, (Source((37, 3)), Source((37, 3))), silu))
+    cases.append(Case("GLU-odd-halves", Op.GLU, (Source((74, 3)),), silu))
     return cases
 
 
@@ -297,6 +306,7 @@ def _softmax_cases() -> list[Case]:
         Case("SOFT_MAX-sinks", Op.SOFT_MAX, (*masked, sinks), params),
         Case("SOFT_MAX-sinks-inplace", Op.SOFT_MAX, (x, None, sinks), params, inplace=0),
         Case("SOFT_MAX-one", Op.SOFT_MAX, (Source((1, 3)),), params),
+        Case("SOFT_MAX-odd", Op.SOFT_MAX, (Source((301, 3)), Source((301, 3), F16, mask)), params),
     ]
     return cases
 
@@ -337,9 +347,40 @@ def _attention_cases() -> list[Case]:
         seqs = [replace(s, ne=(*s.ne, 3)) for s in (qn, k, v)]
         case(f"sequences-{n}", *seqs, mn)
         case(f"sequences-own-mask-{n}", *seqs, replace(mn, ne=(30, n, 1, 3)))
+    for type_ in (F16, Q8_0):
+        cases += _cache_attention_cases(type_)
     three = [Source((16, 5, 3)), Source((16, 30, 3)), Source((16, 30, 3))]
     case("alibi-odd-heads", *three, allowed, params=AttentionParams(0.25, 4.0))
     case("one-key", q, Source((16, 1, 2)), Source((8, 1, 2)))
+    return cases
+
+
+def _cache_attention_cases(type_: GGMLType) -> list[Case]:
+    """Attention as models ask for it: heads share keys that lie in a cache, one token or many."""
+    cases = []
+    swap = (0, 2, 1, 3)
+    sinks, plain = Source((6,)), AttentionParams(0.25)
+    for n in (1, 33):
+        q = Source((64, n, 6), permute=swap)
+        k = v = Source((64, 133, 2), type_, permute=swap)
+        window = Source((133, n), F16, _window)
+        rows_masked = replace(window, fill=masked_rows)
+        per_head = Source((133, n, 6), F16, mask)
+        forms: dict[str, tuple[tuple[Source | None, ...], AttentionParams]] = {
+            "window": ((window,), plain),
+            "no-mask": ((), plain),
+            "softcap": ((window,), AttentionParams(0.25, 0.0, 3.0)),
+            "alibi": ((window,), AttentionParams(0.25, 8.0)),
+            "sinks": ((window, sinks), plain),
+            "sinks-no-mask": ((None, sinks), plain),
+            "sinks-rows-masked": ((rows_masked, sinks), plain),
+            "rows-masked": ((rows_masked,), plain),
+            "mask-per-head": ((per_head,), plain),
+        }
+        for name, (more, params) in forms.items():
+            title = f"FLASH_ATTN_EXT-cache-{type_.name}-{name}-{n}"
+            sources = (q, k, v, *more)
+            cases.append(Case(title, Op.FLASH_ATTN_EXT, sources, params.pack(), nmse=1e-11))
     return cases
 
 

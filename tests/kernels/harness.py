@@ -115,10 +115,12 @@ def encode(type_: GGMLType, values: npt.NDArray[np.generic]) -> bytes:
 
 
 def random_blocks(rng: Rng, type_: GGMLType, count: int) -> bytes:
-    """Random blocks of a quantised type whose scales are small finite numbers."""
+    """Random blocks of a quantised type: small finite scales, values about zero."""
     traits = TRAITS[type_]
     blocks = rng.integers(0, 256, (count, traits.type_size), dtype=np.uint8)
-    scales = (rng.random((count, 2)) * 0.02 + 0.01).astype(np.float16).view(np.uint8)
+    d = rng.random((count, 1)) * 0.02 + 0.01
+    columns = np.hstack([d, d * MINIMUM_OF_SCALE.get(type_, 0.0)])
+    scales = columns.astype(np.float16).view(np.uint8)
     for at, column in SCALE_BYTES[type_]:
         blocks[:, at : at + 2] = scales[:, 2 * column : 2 * column + 2]
     if type_ == GGMLType.MXFP4:
@@ -140,6 +142,16 @@ SCALE_BYTES: dict[GGMLType, tuple[tuple[int, int], ...]] = {
     GGMLType.IQ4_NL: ((0, 0),),
     GGMLType.IQ4_XS: ((0, 0),),
     GGMLType.MXFP4: (),
+}
+
+
+# What a block adds (or in K types subtracts) so that its values lie on both sides of zero.
+MINIMUM_OF_SCALE: dict[GGMLType, float] = {
+    GGMLType.Q4_1: -7.5,
+    GGMLType.Q5_1: -15.5,
+    GGMLType.Q2_K: 1.5,
+    GGMLType.Q4_K: 7.5,
+    GGMLType.Q5_K: 15.5,
 }
 
 

@@ -1,5 +1,5 @@
-"""Attention of many tokens on the native core: on AMX tiles and without, blocks and tiles that end
-anywhere, masks that hide whole tiles, against float64.
+"""Attention of many tokens at every level of the native core, on AMX tiles and without: blocks and
+tiles that end anywhere, masks that hide whole tiles, against float64.
 
 Both forms must be as good as 16-bit factors; the sizes are those at which strips of 32 tokens,
 tiles of 64 keys and vectors of 16 elements begin, end and are left over.
@@ -15,26 +15,19 @@ from app.devices.native_device import NativeDevice
 from app.ggml.op_params import AttentionParams
 from app.ggml.ops import Op
 from app.ggml.types import GGMLType
-from tests.helpers.native import native_cpu, native_library
+from tests.helpers.native import WAY_IDS, WAYS, native_way
 from tests.kernels import harness, oracle
 from tests.kernels.harness import Case, Rng, Source
 
 NMSE = 1e-10
-FLOATS, AMX = 0, 1
 F16, F32, Q8_0 = GGMLType.F16, GGMLType.F32, GGMLType.Q8_0
 SWAP = (0, 2, 1, 3)
 
 
-@pytest.fixture(scope="module", params=[AMX, FLOATS], ids=["amx", "floats"])
+@pytest.fixture(scope="module", params=WAYS, ids=WAY_IDS)
 def device(request: pytest.FixtureRequest) -> Iterator[NativeDevice]:
-    library = native_library()
-    if library.limit_matmul(request.param) != request.param:
-        library.limit_matmul(AMX)
-        pytest.skip("no AMX on this machine, or the system refuses it")
-    device = native_cpu(threads=3)
-    yield device
-    device.close()
-    library.limit_matmul(AMX)
+    with native_way(request.param, threads=3) as device:
+        yield device
 
 
 def causal(rng: Rng, shape: tuple[int, ...]) -> npt.NDArray[np.generic]:

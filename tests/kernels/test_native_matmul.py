@@ -1,4 +1,5 @@
-"""Products of many tokens on the native core, on AMX tiles and without, against the gguf package.
+"""Products of many tokens at every level of the native core and on AMX tiles, against the gguf
+package.
 
 The rows and tokens are those at which groups of 16 rows, units of 32 and tiles of tokens begin, end
 and are left over; threads share units. Quantised weights are rounded to bf16 on AMX (8 significant
@@ -13,26 +14,19 @@ import pytest
 from app.devices.native_device import NativeDevice
 from app.ggml.ops import Op
 from app.ggml.types import MODEL_TYPES, TRAITS, GGMLType
-from tests.helpers.native import native_cpu, native_library
+from tests.helpers.native import WAY_IDS, WAYS, native_way
 from tests.kernels import harness, oracle
 from tests.kernels.harness import Case, Source
 
-FLOATS, AMX = 0, 1
 ROUNDED_NMSE, SPLIT_NMSE = 5e-5, 1e-10
 TYPES = sorted(MODEL_TYPES)
 SHAPES = [(48, 33), (100, 16), (17, 70)]  # rows, tokens
 
 
-@pytest.fixture(scope="module", params=[AMX, FLOATS], ids=["amx", "floats"])
+@pytest.fixture(scope="module", params=WAYS, ids=WAY_IDS)
 def device(request: pytest.FixtureRequest) -> Iterator[NativeDevice]:
-    library = native_library()
-    if library.limit_matmul(request.param) != request.param:
-        library.limit_matmul(AMX)
-        pytest.skip("no AMX on this machine, or the system refuses it")
-    device = native_cpu(threads=3)
-    yield device
-    device.close()
-    library.limit_matmul(AMX)
+    with native_way(request.param, threads=3) as device:
+        yield device
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
