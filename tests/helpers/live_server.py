@@ -38,9 +38,9 @@ class LiveServer:
 
 
 @functools.cache
-def fake_template() -> ChatTemplate:
+def fake_template(source: str = TEMPLATE) -> ChatTemplate:
     """A template that shows what it was given; one for all tests, as each has a process."""
-    return ChatTemplate(TEMPLATE, bos_token="<s>", eos_token="</s>")
+    return ChatTemplate(source, bos_token="<s>", eos_token="</s>")
 
 
 @contextlib.contextmanager
@@ -50,7 +50,7 @@ def live_server(
     """Serve a fake engine, or none: a server that is still loading."""
     service = Service(settings)
     if engine is not None:
-        service.attach(Model(engine, fake_template()))
+        service.attach(Model(engine, fake_template(settings.chat.template or TEMPLATE)))
     config = uvicorn.Config(
         create_app(service),
         lifespan="off",
