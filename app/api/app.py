@@ -23,7 +23,7 @@ from app.api.middleware import (
     Unavailable,
 )
 from app.api.responses import error_response
-from app.api.routes import absent, generate, metrics, page, state, text
+from app.api.routes import absent, embeddings, generate, metrics, page, rerank, state, text
 from app.api.service import Service
 
 
@@ -36,6 +36,8 @@ def create_app(service: Service) -> FastAPI:
             *state.routes(service),
             *generate.routes(service),
             *text.routes(service),
+            *embeddings.routes(service),
+            *rerank.routes(service),
             *metrics.routes(service),
             *page.routes(service),
             *absent.routes(),

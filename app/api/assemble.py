@@ -8,7 +8,7 @@ from app.api.dialects.base import Dialect
 from app.api.feed import Feed
 from app.api.json_value import Json, dump_json
 from app.api.transcript import Transcript
-from app.engine.request import Failed, Started
+from app.engine.request import Embedded, Failed, Started
 
 DONE = b"data: [DONE]\n\n"
 PING = b":\n\n"
@@ -47,7 +47,7 @@ async def stream_answer(
         if not begun:
             begun = True
             yield b""
-        if not isinstance(numbered.event, Started | Failed):
+        if not isinstance(numbered.event, Started | Embedded | Failed):
             chunks = dialect.chunks(transcripts, numbered.index, numbered.event)
             if chunks:
                 yield b"".join(map(sse_event, chunks))

@@ -23,7 +23,7 @@ def tokenize_prompts(tokenizer: Tokenizer, prompt: Json) -> list[Tokens]:
 
     Raises: RequestError for a wrong form or id, ApiError for media.
     """
-    if isinstance(prompt, list) and not any(_is_id(item) for item in prompt):
+    if isinstance(prompt, list) and not any(is_id(item) for item in prompt):
         if not prompt:
             raise RequestError("'prompt' must not be empty", "prompt")
         if len(prompt) > MAX_PROMPTS:
@@ -31,8 +31,8 @@ def tokenize_prompts(tokenizer: Tokenizer, prompt: Json) -> list[Tokens]:
                 f"{len(prompt)} prompts are too many for one request: expected up to {MAX_PROMPTS}",
                 "prompt",
             )
-        return [_one_prompt(tokenizer, item) for item in prompt]
-    return [_one_prompt(tokenizer, prompt)]
+        return [one_prompt(tokenizer, item) for item in prompt]
+    return [one_prompt(tokenizer, prompt)]
 
 
 def tokenize_mixed(
@@ -63,10 +63,14 @@ def token_ids(tokenizer: Tokenizer, value: Json, name: str) -> Tokens:
     return tuple(_token_id(tokenizer, item, f"{name}[{i}]") for i, item in enumerate(value))
 
 
-def _one_prompt(tokenizer: Tokenizer, prompt: Json) -> Tokens:
+def one_prompt(tokenizer: Tokenizer, prompt: Json, name: str = "prompt") -> Tokens:
+    """Return the ids of one prompt; `name` is the field that it stands in.
+
+    Raises: RequestError for a wrong form or id, ApiError for media.
+    """
     match prompt:
         case str() | list():
-            return tokenize_mixed(tokenizer, prompt, "prompt", add_special=True)
+            return tokenize_mixed(tokenizer, prompt, name, add_special=True)
         case {"prompt_string": text, **others}:
             if others.get("multimodal_data") is not None:
                 message = (
@@ -76,13 +80,14 @@ def _one_prompt(tokenizer: Tokenizer, prompt: Json) -> Tokens:
             return tokenize_mixed(tokenizer, text, "prompt_string", add_special=True)
         case _:
             raise RequestError(
-                "'prompt' must be a string, an array of strings and token ids, or an object with "
+                f"'{name}' must be a string, an array of strings and token ids, or an object with "
                 f"'prompt_string', not {type_name(prompt)}",
-                "prompt",
+                name,
             )
 
 
-def _is_id(value: Json) -> bool:
+def is_id(value: Json) -> bool:
+    """Return whether a value could be a token id."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 

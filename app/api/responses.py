@@ -17,3 +17,8 @@ def error_response(error: ApiError) -> Response:
     """Return an answer that tells about an error."""
     body: JsonObject = {"error": error.body()}
     return json_response(body, error.kind.status)
+
+
+def client_gone() -> Response:
+    """Return an answer for a client that has left and will not read it."""
+    return Response(status_code=499)

@@ -93,5 +93,7 @@ class ServerSettings:
     endpoint_metrics: bool = False
     slots_debug: bool = False
     embeddings: bool = False
+    reranking: bool = False
+    embd_normalize: int = 2
     chat: ChatSettings = field(default_factory=ChatSettings)
     defaults: RequestDefaults = field(default_factory=RequestDefaults)

@@ -31,6 +31,7 @@ from app.engine.request import Grammar, GrammarKind
 from app.errors import ConfigError, RequestError
 from app.ggml.types import GGMLType
 from app.logs import MAX_VERBOSITY, LogSettings
+from app.models.hparams import Pooling
 from app.sampling.kinds import JsonValue
 from app.sampling.params import PARAMS, SamplingParams, params_from_request
 
@@ -124,8 +125,24 @@ def _engine(parsed: Parsed, model_path: Path) -> EngineConfig:
         warmup=parsed.flag("warmup"),
         profile=parsed.flag("profile"),
         rope=_rope(parsed),
+        embeds=_embeds(parsed),
+        pooling=_pooling(parsed),
         override_kv=tuple(parse_override(item) for item in parsed.texts("override_kv")),
     )
+
+
+def _embeds(parsed: Parsed) -> bool:
+    return parsed.flag("embeddings") or parsed.flag("reranking")
+
+
+def _pooling(parsed: Parsed) -> Pooling | None:
+    """What the flags say about pooling: to rank is one kind of it."""
+    name, ranks = parsed.text("pooling"), parsed.flag("reranking")
+    if ranks and name not in ("", "rank"):
+        raise ConfigError(f"--reranking --pooling {name}: expected rank, or no --pooling")
+    if ranks:
+        return Pooling.RANK
+    return Pooling[name.upper()] if name else None
 
 
 def _slots(n: int) -> int:
@@ -176,6 +193,9 @@ def _server(parsed: Parsed, source: ModelSource, *, slots_debug: bool) -> Server
         endpoint_props=parsed.flag("props"),
         endpoint_metrics=parsed.flag("metrics"),
         slots_debug=slots_debug,
+        embeddings=_embeds(parsed),
+        reranking=_embeds(parsed) and _pooling(parsed) is Pooling.RANK,
+        embd_normalize=parsed.integer("embd_normalize"),
         chat=_chat(parsed),
         defaults=_defaults(parsed),
     )

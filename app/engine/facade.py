@@ -43,6 +43,7 @@ class ModelInfo:
     size: int
     chat_template: str | None
     pooling: Pooling = Pooling.NONE
+    rerank_template: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

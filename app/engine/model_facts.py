@@ -11,6 +11,7 @@ VOCAB_TYPES = {"llama": 1, "gpt2": 2, "bert": 3, "t5": 4}
 def model_info(gguf: GGUFFile, hparams: HParams, sizes: RunSizes, pooling: Pooling) -> ModelInfo:
     """Collect the facts that /v1/models and /props show."""
     template = gguf.metadata.get("tokenizer.chat_template")
+    rerank = gguf.metadata.get("tokenizer.chat_template.rerank")
     name = gguf.metadata.get("general.name")
     n_params = size = 0
     for info in gguf.tensors.values():
@@ -30,6 +31,7 @@ def model_info(gguf: GGUFFile, hparams: HParams, sizes: RunSizes, pooling: Pooli
         size=size,
         chat_template=template if isinstance(template, str) else None,
         pooling=pooling,
+        rerank_template=rerank if isinstance(rerank, str) else None,
     )
 
 

@@ -1,7 +1,8 @@
 """The bert architecture (BGE, MiniLM and other encoders): follows src/models/bert.cpp of llama.cpp
 b11434.
 
-Learned positions, and a feed-forward with GELU and biases. Nothing is rotated.
+Learned positions, and a feed-forward with GELU and biases. Nothing is rotated. Rerankers have a
+classifier besides.
 """
 
 from app.ggml.gguf_file import Metadata
@@ -17,6 +18,7 @@ from app.models.encoder import (
     no_logits,
 )
 from app.models.hparams import HParams
+from app.models.pooling import classifier_tensors
 
 
 def hparams(metadata: Metadata) -> HParams:
@@ -29,7 +31,7 @@ def hparams(metadata: Metadata) -> HParams:
 
 def tensors(hparams: HParams) -> tuple[TensorSpec, ...]:
     """List the tensors that the graph reads."""
-    return encoder_tensors(hparams, position_rows=True)
+    return (*encoder_tensors(hparams, position_rows=True), *classifier_tensors(hparams))
 
 
 def embed(context: StageContext, x: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from app.models.blocks import label, layer_norm, pick_outputs
 from app.models.dense import dense_hparams
 from app.models.hparams import HParams
 from app.models.metadata import size, wrong_value
-from app.models.pooling import classifier_tensors, n_labels
+from app.models.pooling import n_labels
 from app.models.rope import RopeMode
 
 CAUSAL_KEY: Final = "attention.causal"
@@ -63,7 +63,6 @@ def encoder_tensors(
         TensorSpec("token_embd.weight", (n_embd, hparams.n_vocab)),
         TensorSpec(TYPES, (n_embd, hparams.n_token_types), 0, required=False),
         *_norm_specs("token_embd_norm", n_embd, 0),
-        *classifier_tensors(hparams),
     ]
     if position_rows:
         specs.append(TensorSpec(POSITIONS, (n_embd, hparams.n_ctx_train), 0))

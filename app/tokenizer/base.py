@@ -57,7 +57,8 @@ class SpecialIds:
 class Vocab:
     """The tokens of a model and what the file says about them.
 
-    `types[i]` is a `TokenType` number; `ids` maps a text to its id. `left_strip` and `right_strip`
+    `types[i]` is a `TokenType` number; `ids` maps a text to its id. `add_sep` says that a separator
+    stands between two texts that are read together. `left_strip` and `right_strip`
     are the special tokens that swallow white space before or after them.
     """
 
@@ -69,6 +70,7 @@ class Vocab:
     eog: frozenset[int]
     add_bos: bool = False
     add_eos: bool = False
+    add_sep: bool = False
     add_space_prefix: bool = False
     left_strip: frozenset[int] = frozenset()
     right_strip: frozenset[int] = frozenset()

@@ -64,7 +64,8 @@ def _load_wpm(metadata: Metadata) -> Tokenizer:
     lowercase = flag_value(metadata, "tokenizer.ggml.normalizer.lowercase", True)
     accents_key = "tokenizer.ggml.normalizer.strip_accents"
     normalizer = Normalizer(lowercase, flag_value(metadata, accents_key, lowercase))
-    return WpmTokenizer(load_vocab(metadata, VocabDefaults(ids=ids, add_bos=True)), normalizer)
+    defaults = VocabDefaults(ids=ids, add_bos=True, add_sep=True)
+    return WpmTokenizer(load_vocab(metadata, defaults), normalizer)
 
 
 def _build_bpe(metadata: Metadata, pre: PreTokenizer, ids: SpecialIds) -> Tokenizer:

@@ -54,6 +54,7 @@ class VocabDefaults:
     ids: SpecialIds = field(default_factory=SpecialIds)
     add_bos: bool = False
     add_eos: bool = False
+    add_sep: bool = False
     add_space_prefix: bool = False
     forced_bos: bool = False
 
@@ -86,6 +87,7 @@ def load_vocab(metadata: Metadata, defaults: VocabDefaults) -> Vocab:
         eog=eog,
         add_bos=add_bos and _has(special.bos, bos_key),
         add_eos=add_eos and _has(special.eos, eos_key),
+        add_sep=flag_value(metadata, f"{_PREFIX}add_sep_token", defaults.add_sep),
         add_space_prefix=flag_value(metadata, prefix_key, defaults.add_space_prefix),
         left_strip=left_strip,
         right_strip=right_strip,

@@ -27,14 +27,6 @@ class Absent:
 
 
 ABSENT: Final = (
-    Absent(
-        ("/embedding", "/embeddings", "/v1/embeddings"),
-        "This server does not support embeddings. Start it with `--embeddings`",
-    ),
-    Absent(
-        ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking"),
-        "This server does not support reranking. Start it with `--reranking`",
-    ),
     Absent(("/infill",), "Infill is not supported by this server"),
     Absent(
         ("/responses", "/v1/responses", "/responses/input_tokens", "/v1/responses/input_tokens"),
