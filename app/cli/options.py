@@ -241,6 +241,10 @@ def _chat(parsed: Parsed) -> ChatSettings:
         enable_thinking=parsed.text("reasoning") != "off" and effort != "none",
         reasoning_effort=None if effort in ("default", "none") else effort,
         prefill_assistant=parsed.flag("prefill_assistant"),
+        extracts_reasoning=parsed.text("reasoning_format") != "none",
+        parses=not parsed.flag("skip_chat_parsing"),
+        reasoning_budget=parsed.integer("reasoning_budget"),
+        reasoning_budget_message=parsed.text("reasoning_budget_message"),
     )
 
 

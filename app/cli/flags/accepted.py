@@ -20,7 +20,7 @@ _ROUTING: Final = "there is no router mode"
 _LOGGING: Final = "log lines have one form"
 _PAGE: Final = "the page has no such feature"
 _MEDIA: Final = "models take text only"
-_REASONING: Final = "reasoning is left in the content"
+_REASONING: Final = "templates keep reasoning wherever they can"
 _NO_ENDPOINT: Final = "the endpoint is not offered"
 
 
@@ -108,9 +108,6 @@ _IGNORED: Final = (
     _Row("--slot-save-path", _NO_ENDPOINT, "PATH"),
     _Row("--sleep-idle-seconds", "the model stays loaded", "SECONDS"),
     _Row("--spm-infill", _NO_ENDPOINT),
-    _Row("--reasoning-format", _REASONING, "FORMAT", "LLAMA_ARG_THINK", default="auto"),
-    _Row("--reasoning-budget", _REASONING, "N", "LLAMA_ARG_THINK_BUDGET", default="-1"),
-    _Row("--reasoning-budget-message", _REASONING, "MESSAGE", "LLAMA_ARG_THINK_BUDGET_MESSAGE"),
     _Row(
         "--reasoning-preserve",
         _REASONING,
@@ -118,13 +115,6 @@ _IGNORED: Final = (
         "LLAMA_ARG_REASONING_PRESERVE",
         "--no-reasoning-preserve",
         True,
-    ),
-    _Row(
-        "--skip-chat-parsing",
-        _REASONING,
-        "",
-        "LLAMA_ARG_SKIP_CHAT_PARSING",
-        "--no-skip-chat-parsing",
     ),
     _Row("--log-jsonl", _LOGGING, "", "LLAMA_ARG_LOG_JSONL", "--no-log-jsonl"),
     _Row("--log-colors", _LOGGING, "[on|off|auto]", "LLAMA_ARG_LOG_COLORS", default="auto"),

@@ -1,4 +1,4 @@
-"""Flags about HTTP, conversations and logs: they become ServerSettings and LogSettings."""
+"""Flags about HTTP and logs: they become ServerSettings and LogSettings."""
 
 from typing import Final
 
@@ -217,76 +217,6 @@ SERVER: Final = Group(
             env="LLAMA_ARG_SSE_PING_INTERVAL",
             default=30,
             help="seconds of silence after which a stream sends a comment, -1 for never",
-        ),
-    ),
-)
-
-CHAT: Final = Group(
-    "conversations",
-    (
-        Option(
-            dest="jinja",
-            names=("--jinja",),
-            off_names=("--no-jinja",),
-            env="LLAMA_ARG_JINJA",
-            default=True,
-            help="allow tools in conversations",
-        ),
-        Option(
-            dest="chat_template",
-            names=("--chat-template",),
-            read=readers.text,
-            metavar="JINJA_TEMPLATE",
-            env="LLAMA_ARG_CHAT_TEMPLATE",
-            help="template of conversations, or the name of a known one, instead of the model's",
-        ),
-        Option(
-            dest="chat_template_file",
-            names=("--chat-template-file",),
-            read=readers.text,
-            metavar="FNAME",
-            env="LLAMA_ARG_CHAT_TEMPLATE_FILE",
-            help="file with the template of conversations",
-        ),
-        Option(
-            dest="chat_template_kwargs",
-            names=("--chat-template-kwargs",),
-            read=readers.text,
-            metavar="JSON",
-            env="LLAMA_ARG_CHAT_TEMPLATE_KWARGS",
-            help="JSON object of further values for the template",
-        ),
-        Option(
-            dest="prefill_assistant",
-            names=("--prefill-assistant",),
-            off_names=("--no-prefill-assistant",),
-            env="LLAMA_ARG_PREFILL_ASSISTANT",
-            default=True,
-            help="continue a last message of the assistant",
-        ),
-        Option(
-            dest="reasoning",
-            names=("-rea", "--reasoning"),
-            read=readers.on_off_auto,
-            metavar="[on|off|auto]",
-            env="LLAMA_ARG_REASONING",
-            default="auto",
-            help="whether the template lets the model think",
-        ),
-        Option(
-            dest="reasoning_effort",
-            names=("--reasoning-effort",),
-            read=readers.text,
-            metavar="LEVEL",
-            env="LLAMA_ARG_REASONING_EFFORT",
-            default="default",
-            help="effort that the template is told: default, none, low, medium, high …",
-        ),
-        Option(
-            dest="special",
-            names=("-sp", "--special"),
-            default=False,
-            help="write control tokens out in answers",
         ),
     ),
 )

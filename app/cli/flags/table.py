@@ -5,12 +5,13 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from app.cli.flags.accepted import IGNORED, REFUSED
+from app.cli.flags.conversations import CHAT
 from app.cli.flags.environment import ENVIRONMENT
 from app.cli.flags.embeddings import EMBEDDINGS
 from app.cli.flags.model import DEVICES, MODEL, ROPE, SIZES
 from app.cli.flags.option import Group, Option
 from app.cli.flags.requests import REQUESTS, sampling_group
-from app.cli.flags.server import CHAT, PROGRAM, SERVER
+from app.cli.flags.server import PROGRAM, SERVER
 
 GROUPS: Final[tuple[Group, ...]] = (
     MODEL,
