@@ -77,6 +77,7 @@ class EngineConfig:
     threads: int | None = None
     threads_batch: int | None = None
     slot_prompt_similarity: float = 0.1
+    context_shift: bool = False
     embeds: bool = False
     pooling: Pooling | None = None
     warmup: bool = True

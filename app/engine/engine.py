@@ -15,30 +15,23 @@ from collections.abc import AsyncIterator, Callable
 from itertools import count
 
 from app.devices.profile import profile_text, start_profiles
+from app.engine.admission import build_sampler, check_request
 from app.engine.config import EngineConfig
 from app.engine.counters import Counters
 from app.engine.errors import EngineUnavailableError
 from app.engine.facade import EngineState, EngineStats, ModelInfo, SlotInfo
 from app.engine.loader import LoadedModel, load_model
 from app.engine.output import LineLimits, TextAssembler
-from app.engine.pooling import check_input
 from app.engine.post import EventPost
 from app.engine.request import Event, Failed, Finished, GenerationRequest
 from app.engine.scheduler import Scheduler
-from app.engine.slots import Slot
+from app.engine.slots import Slot, slot_info
 from app.engine.step import SequenceChunk, StepPlan
 from app.engine.task import Task, now
-from app.engine.token_sampler import SamplingVocabulary, TokenSampler, reasoning_budget
-from app.errors import (
-    ContextExceededError,
-    DeviceLostError,
-    LlamaServeError,
-    RequestError,
-    UnsupportedError,
-)
+from app.engine.token_sampler import SamplingVocabulary
+from app.errors import DeviceLostError, LlamaServeError
 from app.models.inputs import Ending
 from app.sampling.chain import SamplerFactory
-from app.sampling.constraint import Constraint
 from app.tokenizer.base import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -148,12 +141,12 @@ class LlamaEngine:
         if self._state is not EngineState.READY:
             raise EngineUnavailableError(self._error or f"the model is {self._state.value}")
         model = self._loaded()
-        _check(request, model)
+        check_request(request, model)
         assert self._samplers is not None
         if request.grammar is None and not request.sampling.dry_multiplier:
-            sampler = _sampler(request, model, self._samplers)
+            sampler = build_sampler(request, model, self._samplers)
         else:
-            sampler = await asyncio.to_thread(_sampler, request, model, self._samplers)
+            sampler = await asyncio.to_thread(build_sampler, request, model, self._samplers)
         generation = LlamaGeneration(next(self._ids), self._post, self._notify)
         generation.task = Task(
             id=generation.id,
@@ -171,7 +164,7 @@ class LlamaEngine:
     def slots(self) -> tuple[SlotInfo, ...]:
         """Snapshot of all slots."""
         scheduler = self._scheduler
-        return tuple(_slot_info(slot) for slot in scheduler.slots) if scheduler else ()
+        return tuple(slot_info(slot) for slot in scheduler.slots) if scheduler else ()
 
     def stats(self) -> EngineStats:
         """Snapshot of the counters."""
@@ -239,6 +232,7 @@ class LlamaEngine:
             n_ubatch=model.sizes.n_ubatch,
             similarity=self._config.slot_prompt_similarity,
             pooling=model.pooling,
+            context_shift=self._config.context_shift,
         )
         if self._config.warmup:
             self._warm_up(model)
@@ -286,67 +280,3 @@ class LlamaEngine:
                     self._said(profile_text(device))
             self._model.close()
             self._model = None
-
-
-def _sampler(
-    request: GenerationRequest, model: LoadedModel, samplers: SamplerFactory
-) -> TokenSampler:
-    chain = samplers.build(request.sampling, _constraint(request, model))
-    budget = reasoning_budget(request.thinking, model.tokenizer, request.shown_tokens)
-    return TokenSampler(chain, request.sampling, budget)
-
-
-def _constraint(request: GenerationRequest, model: LoadedModel) -> Constraint | None:
-    if request.grammar is None:
-        return None
-    # The grammar library is only loaded by servers whose clients use it.
-    from app.engine.constraint import make_constraint
-
-    n_vocab = model.hparams.n_vocab
-    return make_constraint(request.grammar, model.tokenizer, n_vocab, request.shown_tokens)
-
-
-def _check(request: GenerationRequest, model: LoadedModel) -> None:
-    """Refuse what is known to be wrong before it takes a place in the queue."""
-    n_vocab, n_prompt = model.hparams.n_vocab, len(request.prompt)
-    if not n_prompt:
-        raise RequestError("the prompt is empty: expected at least one token", "prompt")
-    if not all(0 <= token < n_vocab for token in request.prompt):
-        raise RequestError(f"the prompt has a token outside 0 to {n_vocab - 1}", "prompt")
-    if request.id_slot != -1 and not 0 <= request.id_slot < model.sizes.n_parallel:
-        raise RequestError(
-            f"id_slot {request.id_slot}: expected -1 or 0 to {model.sizes.n_parallel - 1}",
-            "id_slot",
-        )
-    if request.embeds:
-        check_input(n_prompt, model.pooling, model.sizes)
-        return
-    if not model.hparams.causal:
-        raise UnsupportedError(f"architecture '{model.hparams.arch}' makes embeddings, no text")
-    n_ctx = model.sizes.n_ctx_slot
-    if n_prompt >= n_ctx:
-        raise ContextExceededError(
-            f"request ({n_prompt} tokens) exceeds the available context size ({n_ctx} tokens), "
-            "try increasing it",
-            n_prompt,
-            n_ctx,
-        )
-
-
-def _slot_info(slot: Slot) -> SlotInfo:
-    task, last = slot.task, slot.task or slot.last_task
-    is_busy = task is not None
-    return SlotInfo(
-        id=slot.id,
-        n_ctx=slot.n_ctx,
-        is_processing=is_busy,
-        id_task=last.id if last else -1,
-        n_prompt_tokens=last.n_prompt if last else 0,
-        n_prompt_tokens_processed=last.n_prompt - last.n_cached if last else 0,
-        n_prompt_tokens_cache=last.n_cached if last else 0,
-        request=last.request if last else None,
-        n_decoded=last.n_decoded if last and is_busy else 0,
-        n_remain=last.n_remaining() if last and is_busy else -1,
-        has_next_token=is_busy,
-        has_new_line=last.limits.has_new_line if last else False,
-    )

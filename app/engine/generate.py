@@ -18,11 +18,12 @@ def advance(
     logits: npt.NDArray[np.float32],
     tokenizer: Tokenizer,
     n_past: int,
-    n_ctx: int,
+    n_ctx: int | None,
 ) -> bool:
     """Choose the next token from `logits` (n_vocab,) and emit its text; return whether to go on.
 
-    `n_past` tokens of the sequence are in the cache, which holds `n_ctx`. Raises: SamplingError.
+    `n_past` tokens of the sequence are in the cache, which holds `n_ctx`; None when room is always
+    made. Raises: SamplingError.
     """
     token, probs = task.sampler.next(logits)
     task.t_last = now()
@@ -44,18 +45,22 @@ def advance(
         _emit_piece(task, shown.text)
     if reason is None:
         return True
-    truncated = n_past + 1 >= n_ctx and reason is StopReason.LIMIT
+    truncated = task.truncated or (_is_full(n_past, n_ctx) and reason is StopReason.LIMIT)
     finish(task, reason, stopping_word=shown.stopped_by or "", truncated=truncated, n_past=n_past)
     return False
 
 
 def _stop_reason(
-    task: Task, text: str, elapsed_ms: float, n_past: int, n_ctx: int
+    task: Task, text: str, elapsed_ms: float, n_past: int, n_ctx: int | None
 ) -> StopReason | None:
     over = task.limits.add(text, elapsed_ms)
-    if n_past + 1 >= n_ctx or task.n_remaining() == 0 or over:
+    if _is_full(n_past, n_ctx) or task.n_remaining() == 0 or over:
         return StopReason.LIMIT
     return None
+
+
+def _is_full(n_past: int, n_ctx: int | None) -> bool:
+    return n_ctx is not None and n_past + 1 >= n_ctx
 
 
 def finish(

@@ -4,15 +4,18 @@ One step: waiting tasks get free slots; every decoding sequence gives its one to
 what is left of the batch, oldest first. Afterwards each sequence whose logits came back gets its
 next token, and ends or goes on. When the pool of cells is full, idle slots give up their remembered
 tokens first; then the youngest task goes back to the queue and is computed again later, so a full
-pool costs time and no request.
+pool costs time and no request. With context shift a full context is treated alike: see
+`context_shift`.
 """
 
+import logging
 from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from app.engine.context_shift import gap
 from app.engine.counters import Counters
 from app.engine.generate import advance, fail, finish
 from app.engine.kv_cache import KVCache
@@ -23,6 +26,8 @@ from app.engine.step import SequenceChunk, StepPlan, StepResult
 from app.engine.task import Task, TaskState, now
 from app.errors import LlamaServeError
 from app.tokenizer.base import Tokenizer
+
+log = logging.getLogger(__name__)
 
 
 class Scheduler:
@@ -39,6 +44,7 @@ class Scheduler:
         n_ubatch: int,
         similarity: float,
         pooling: PoolingMode,
+        context_shift: bool = False,
     ) -> None:
         self.slots = slots
         self.waiting: deque[Task] = deque()
@@ -49,6 +55,7 @@ class Scheduler:
         self._n_ubatch = n_ubatch
         self._similarity = similarity
         self._pooling = pooling
+        self._context_shift = context_shift
         self._embeds_next = False
         self._clock = 0
 
@@ -60,6 +67,7 @@ class Scheduler:
     def plan(self) -> StepPlan:
         """Choose the tokens of the next step."""
         self._drop_cancelled()
+        self._shift_full_contexts()
         self._make_room()
         self._admit()
         busy = [(slot, slot.task) for slot in self.slots if slot.task is not None]
@@ -101,7 +109,7 @@ class Scheduler:
             if task is None or task.cancelled:
                 continue
             task.t_last = now()
-            if task.state is TaskState.PREFILL:
+            if task.state is TaskState.PREFILL and not task.t_prompt_done:
                 self._report_progress(slot, task)
             rows = result.hidden.get(chunk.seq)
             if rows is not None:
@@ -144,7 +152,8 @@ class Scheduler:
                 self._release(slot)
                 return
         try:
-            going_on = advance(task, logits, self._tokenizer, n_past, slot.n_ctx)
+            n_ctx = None if self._context_shift else slot.n_ctx
+            going_on = advance(task, logits, self._tokenizer, n_past, n_ctx)
         except LlamaServeError as error:
             fail(task, error)
             self._release(slot)
@@ -196,6 +205,32 @@ class Scheduler:
             task.emit(Started(slot.id, task.n_prompt, shared))
             self._report_progress(slot, task)
         self._make_room()
+
+    def _shift_full_contexts(self) -> None:
+        """Have sequences that go on in a full context forget part of it."""
+        if not self._context_shift:
+            return
+        for slot in self.slots:
+            task = slot.task
+            if task is None or task.state is not TaskState.DECODE:
+                continue
+            if len(slot.tokens) + 1 < slot.n_ctx:
+                continue
+            n_keep = task.n_prompt if task.request.n_keep < 0 else task.request.n_keep
+            start, end = gap(
+                len(slot.tokens),
+                slot.n_ctx,
+                n_keep=n_keep + self._tokenizer.vocab.add_bos,
+                n_discard=task.request.n_discard,
+            )
+            log.warning(
+                "slot %d: context shift, %d tokens kept, %d dropped", slot.id, start, end - start
+            )
+            del task.tokens[start:end]
+            task.truncated, task.state = True, TaskState.PREFILL
+            kept = self._cache.reusable(slot.id, start)
+            self._cache.truncate(slot.id, kept)
+            del slot.tokens[kept:]
 
     def _report_progress(self, slot: Slot, task: Task) -> None:
         if task.request.return_progress:

@@ -9,6 +9,7 @@ in the cache.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from app.engine.facade import SlotInfo
 from app.engine.task import Task
 
 
@@ -47,3 +48,23 @@ def choose_slot(slots: Sequence[Slot], task: Task, similarity: float) -> Slot | 
         if common_prefix(best.tokens, task.request.prompt) / task.n_prompt > similarity:
             return best
     return min(free, key=lambda s: (s.last_used, s.id))
+
+
+def slot_info(slot: Slot) -> SlotInfo:
+    """Return what is told about a slot; may be called from any thread."""
+    task, last = slot.task, slot.task or slot.last_task
+    is_busy = task is not None
+    return SlotInfo(
+        id=slot.id,
+        n_ctx=slot.n_ctx,
+        is_processing=is_busy,
+        id_task=last.id if last else -1,
+        n_prompt_tokens=last.n_prompt if last else 0,
+        n_prompt_tokens_processed=last.n_prompt - last.n_cached if last else 0,
+        n_prompt_tokens_cache=last.n_cached if last else 0,
+        request=last.request if last else None,
+        n_decoded=last.n_decoded if last and is_busy else 0,
+        n_remain=last.n_remaining() if last and is_busy else -1,
+        has_next_token=is_busy,
+        has_new_line=last.limits.has_new_line if last else False,
+    )

@@ -1,8 +1,9 @@
 """A request inside the engine: where it stands, its sampler, its text, its clock.
 
-The engine thread owns it. `tokens` are the prompt and what was generated; with the sampler's state
-they are all that a task needs to go on elsewhere, so a sequence that had to leave the cache comes
-back by computing them again. Events go to the caller through `emit`.
+The engine thread owns it. `tokens` are the prompt and what was generated, less what a context shift
+forgot; with the sampler's state they are all that a task needs to go on elsewhere, so a sequence
+that had to leave the cache comes back by computing them again. Events go to the caller through
+`emit`.
 """
 
 import time
@@ -38,6 +39,7 @@ class Task:
     limits: LineLimits
     state: TaskState = TaskState.NEW
     cancelled: bool = False
+    truncated: bool = False
     n_cached: int = 0
     n_decoded: int = 0
     tokens: list[int] = field(default_factory=list)

@@ -44,6 +44,7 @@ class Rig:
     n_cells: int = 128
     n_batch: int = 16
     pooling: PoolingMode = MEAN
+    context_shift: bool = False
     plans: list[StepPlan] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -57,6 +58,7 @@ class Rig:
             n_ubatch=self.n_batch,
             similarity=0.1,
             pooling=self.pooling,
+            context_shift=self.context_shift,
         )
 
     def step(self) -> None:
@@ -295,3 +297,31 @@ def test_texts_and_generations_take_turns() -> None:
     kinds = [plan.ending is Ending.LOGITS for plan in rig.plans if plan.chunks]
     assert kinds[:12] == [False, True] * 6
     assert all(kinds[12:])
+
+
+def test_with_context_shift_a_text_goes_on_past_its_context() -> None:
+    events: list[Event] = []
+    rig = Rig(n_ctx=12, n_batch=4, context_shift=True)
+    rig.run(make_task([0, 1, 2], n_predict=20, events=events))
+    assert text_of(events) == "defghijklmnopqrstuvw"
+    assert end_of(events).truncated
+    assert end_of(events).reason is StopReason.LIMIT
+    assert end_of(events).timings.prompt_n == 3
+    assert all(len(slot.tokens) < 12 for slot in rig.scheduler.slots)
+
+
+def test_a_shift_keeps_and_drops_what_the_request_says() -> None:
+    rig = Rig(n_ctx=12, context_shift=True)
+    task = make_task(range(4), n_predict=10, n_keep=2, n_discard=3)
+    rig.run(task)
+    (shifted,) = [plan.chunks[0] for plan in rig.plans[1:] if plan.n_tokens > 1]
+    assert shifted.n_past == 2
+    assert task.tokens == [0, 1, *range(5, 14)]
+
+
+def test_a_shift_beside_other_streams_leaves_them_alone() -> None:
+    lists: list[list[Event]] = [[], []]
+    rig = Rig(n_ctx=12, n_cells=24, n_batch=4, context_shift=True)
+    rig.run(*(make_task([i], n_predict=18, events=events) for i, events in enumerate(lists)))
+    assert text_of(lists[0]) == "bcdefghijklmnopqrs"
+    assert text_of(lists[1]) == "cdefghijklmnopqrst"
