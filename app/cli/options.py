@@ -122,6 +122,7 @@ def _engine(parsed: Parsed, model_path: Path) -> EngineConfig:
         threads=_threads(parsed.integer("threads")),
         threads_batch=_threads(parsed.integer("threads_batch")),
         slot_prompt_similarity=parsed.number("slot_prompt_similarity"),
+        context_shift=parsed.flag("context_shift"),
         warmup=parsed.flag("warmup"),
         profile=parsed.flag("profile"),
         rope=_rope(parsed),

@@ -62,13 +62,6 @@ _IGNORED: Final = (
         "-nocb, --no-cont-batching",
         True,
     ),
-    _Row(
-        "--context-shift",
-        "generation ends when the context is full",
-        "",
-        "LLAMA_ARG_CONTEXT_SHIFT",
-        "--no-context-shift",
-    ),
     _Row("--threads-http", "HTTP needs no threads", "N", "LLAMA_ARG_THREADS_HTTP"),
     _Row("-C, --cpu-mask", _THREADING, "M"),
     _Row("-Cr, --cpu-range", _THREADING, "lo-hi"),

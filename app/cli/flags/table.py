@@ -8,6 +8,7 @@ from app.cli.flags.accepted import IGNORED, REFUSED
 from app.cli.flags.conversations import CHAT
 from app.cli.flags.environment import ENVIRONMENT
 from app.cli.flags.embeddings import EMBEDDINGS
+from app.cli.flags.keeping import KEEPING
 from app.cli.flags.model import DEVICES, MODEL, ROPE, SIZES
 from app.cli.flags.option import Group, Option
 from app.cli.flags.requests import REQUESTS, sampling_group
@@ -18,6 +19,7 @@ GROUPS: Final[tuple[Group, ...]] = (
     DEVICES,
     SIZES,
     ROPE,
+    KEEPING,
     SERVER,
     CHAT,
     EMBEDDINGS,
