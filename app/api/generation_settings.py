@@ -1,7 +1,7 @@
 """The `generation_settings` of an answer, and their short form in /props and /slots.
 
 Names follow task_params::to_json in llama.cpp's tools/server/server-task.cpp. What this server has
-not (speculation, LoRA, lazy grammars, tool parsing) is shown as switched off.
+not (speculation, LoRA) is shown as switched off, and so is what concerns the reading of answers.
 """
 
 import math
@@ -40,11 +40,12 @@ def generation_settings(
         "lora": [],
     }
     if not short:
+        trigger = None if grammar is None else grammar.trigger
         settings |= {
             "stop": [*options.stop],
             "grammar": "" if grammar is None else grammar.source,
-            "grammar_lazy": False,
-            "grammar_triggers": [],
+            "grammar_lazy": trigger is not None,
+            "grammar_triggers": [] if trigger is None else [{"type": 1, "value": trigger.word}],
             "preserved_tokens": [],
         }
     return settings

@@ -65,8 +65,7 @@ def parse_channels(
             reasoning.drop_space()
         else:
             content.write_all(f"{''.join(raw)}{_MESSAGE}")
-            end = yield from _body(reader, content.write_all)
-            content.write_all(end) if end else None
+            content.write_all((yield from _body(reader, content.write_all)))
 
 
 def _begins_header(reader: Reader) -> Parse[bool]:

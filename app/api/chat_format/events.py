@@ -5,8 +5,9 @@ fold. Deltas are never empty. A call's `ToolCallStart` comes once and before its
 are numbered from 0 and follow one another; the joined arguments of a call are JSON text.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,31 @@ class ArgumentsDelta:
 
 
 ChatEvent = ContentDelta | ReasoningDelta | ToolCallStart | ArgumentsDelta
+
+
+def merged(events: Sequence[ChatEvent]) -> list[ChatEvent]:
+    """Return the events with neighbouring deltas of one text joined."""
+    joined: list[ChatEvent] = []
+    for _, group in groupby(events, key=_belongs_to):
+        first, *others = group
+        match first:
+            case ContentDelta() | ReasoningDelta():
+                texts = [e.text for e in (first, *others) if isinstance(e, type(first))]
+                joined.append(type(first)("".join(texts)))
+            case ArgumentsDelta():
+                texts = [e.text for e in (first, *others) if isinstance(e, ArgumentsDelta)]
+                joined.append(ArgumentsDelta(first.index, "".join(texts)))
+            case ToolCallStart():
+                joined += (first, *others)
+    return joined
+
+
+def _belongs_to(event: ChatEvent) -> tuple[type[ChatEvent], int]:
+    match event:
+        case ToolCallStart() | ArgumentsDelta():
+            return type(event), event.index
+        case _:
+            return type(event), -1
 
 
 @dataclass(slots=True)

@@ -149,7 +149,9 @@ def _named_calls(shape: NamedCalls, use: ToolUse) -> str:
 def _tagged_calls(shape: TaggedCalls, use: ToolUse) -> str:
     one = f"{_quoted(shape.start)} call WS? {_quoted(shape.end)}"
     if shape.section_start:
-        one = f"{_quoted(shape.section_start)} WS? {one} WS? {_quoted(shape.section_end)}"
+        # Some put all calls into one section, some each into its own.
+        inner = f"{one} (WS? {one})*" if use.parallel else one
+        one = f"{_quoted(shape.section_start)} WS? {inner} WS? {_quoted(shape.section_end)}"
     more = f" (WS? {one})*" if use.parallel else ""
     text = f"text_value[lazy]: ANY {_quoted(shape.value_end)}\n"
     return f"calls: {one}{more}\n{text}" + _tool_rules(use, lambda tool: _tags(shape, tool))

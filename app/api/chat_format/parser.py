@@ -59,7 +59,7 @@ class ParseOptions:
 
 def new_session(options: ParseOptions, make_id: Callable[[int], str] | None = None) -> Session:
     """Return a parser at the start of an answer; `make_id` makes ids of calls of a length."""
-    if options.format == ChatFormat("content-only"):
+    if options.format.calls is None and options.format.reasoning is None:
         return Session(_plain)
     return Session(lambda reader: _Message(reader, options, make_id or _new_call_id).parse())
 
@@ -139,6 +139,7 @@ class _Message:
         wraps = self._options.format.wraps
         sink = content.write if starts or wraps else content.write_all
         if _BARE_START in starts:
+            content.write((yield from reader.space()))
             yield from self._bare_call(shape)
         while mark := (yield from reader.until((*starts, *wraps), sink)):
             if mark in wraps:

@@ -9,7 +9,7 @@ deltas. Each character is looked at a bounded number of times.
 from collections.abc import Callable, Generator, Sequence
 from typing import TypeVar
 
-from app.api.chat_format.events import ChatEvent
+from app.api.chat_format.events import ChatEvent, merged
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ class Reader:
     def take_events(self) -> list[ChatEvent]:
         """Return the events since the last call."""
         events, self._events = self._events, []
-        return events
+        return merged(events) if len(events) > 1 else events
 
     def feed(self, text: str) -> None:
         """Add text."""
