@@ -23,7 +23,19 @@ from app.api.middleware import (
     Unavailable,
 )
 from app.api.responses import error_response
-from app.api.routes import absent, embeddings, generate, metrics, page, rerank, state, text
+from app.api.routes import (
+    absent,
+    embeddings,
+    generate,
+    infill,
+    messages,
+    metrics,
+    page,
+    rerank,
+    responses,
+    state,
+    text,
+)
 from app.api.service import Service
 
 
@@ -35,6 +47,9 @@ def create_app(service: Service) -> FastAPI:
         routes=[
             *state.routes(service),
             *generate.routes(service),
+            *responses.routes(service),
+            *messages.routes(service),
+            *infill.routes(service),
             *text.routes(service),
             *embeddings.routes(service),
             *rerank.routes(service),

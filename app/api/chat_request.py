@@ -68,7 +68,8 @@ def _with_n_probs(body: JsonObject, has_tools: bool) -> JsonObject:
     if fields.boolean(body, "logprobs", False):
         if has_tools and fields.boolean(body, "stream", False):
             raise RequestError("logprobs is not supported with tools + stream", "logprobs")
-        plain["n_probs"] = fields.integer(body, "top_logprobs", _DEFAULT_TOP_LOGPROBS, low=0)
+        n_top = fields.integer(body, "top_logprobs", _DEFAULT_TOP_LOGPROBS, low=0)
+        plain["n_probs"] = max(n_top, 1)  # with no candidates at all there are no entries
     elif body.get("top_logprobs") is not None:
         raise RequestError("top_logprobs requires logprobs to be set to true", "top_logprobs")
     return plain

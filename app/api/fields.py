@@ -77,6 +77,11 @@ def array(body: JsonObject, name: str) -> list[Json]:
     return value
 
 
+def listed(value: Json) -> list[Json]:
+    """Return an array as it is, and anything else as no items."""
+    return value if isinstance(value, list) else []
+
+
 def texts(body: JsonObject, name: str) -> tuple[str, ...]:
     """Return a field that is an array of up to MAX_TEXTS strings, or (). Raises: RequestError."""
     found: list[str] = []

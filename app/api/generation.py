@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from app.api.assemble import sse_event, stream_answer, whole_answer
+from app.api.assemble import error_event, stream_answer, whole_answer
 from app.api.dialects.base import Dialect
 from app.api.errors import to_api_error
 from app.api.feed import ClientGoneError, Feed, open_feed, while_connected
-from app.api.json_value import JsonObject
 from app.api.responses import json_response
 from app.api.transcript import Transcript
 from app.engine.facade import Engine
@@ -89,7 +88,7 @@ class GenerationResponse(Response):
         except Exception as error:
             if not begun:
                 raise
-            event: JsonObject = {"error": to_api_error(error).body()}
-            await send({"type": "http.response.body", "body": sse_event(event), "more_body": True})
+            data = error_event(to_api_error(error), named=job.dialect.names_events)
+            await send({"type": "http.response.body", "body": data, "more_body": True})
         finally:
             await items.aclose()

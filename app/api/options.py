@@ -65,23 +65,42 @@ WHOLE: Final[Mapping[str, Whole]] = {
 _NOTHING: Final[tuple[Json, ...]] = (None, False, "", [], {})
 
 
-def _is_nothing(value: Json) -> bool:
+def is_nothing(value: Json) -> bool:
+    """Return whether a value is absent or empty."""
     return value in _NOTHING
 
 
-def _is_one(value: Json) -> bool:
+def is_one(value: Json) -> bool:
+    """Return whether a value is absent, or asks for one at most."""
     return value in (None, 0, 1, False)
 
 
-REFUSED: Final[Mapping[str, tuple[Callable[[Json], bool], str]]] = {
-    "lora": (_is_nothing, "LoRA adapters are not supported"),
-    "grammar_lazy": (_is_nothing, "lazy grammars are not supported"),
-    "grammar_triggers": (_is_nothing, "lazy grammars are not supported"),
-    "echo": (_is_nothing, "echoing the prompt is not supported"),
-    "suffix": (_is_nothing, "use /infill to complete between two texts"),
-    "best_of": (_is_one, "use n to get several completions"),
-}
+def _is_automatic(value: Json) -> bool:
+    return value in (None, "none", "auto")
+
+
+def _is_text(value: Json) -> bool:
+    return value in (None, [], ["text"])
+
+
+Refusals = Mapping[str, tuple[Callable[[Json], bool], str]]
 """Field → whether a value asks for nothing, and why any other value is refused."""
+
+REFUSED: Final[Refusals] = {
+    "lora": (is_nothing, "LoRA adapters are not supported"),
+    "grammar_lazy": (is_nothing, "lazy grammars are not supported"),
+    "grammar_triggers": (is_nothing, "lazy grammars are not supported"),
+    "echo": (is_nothing, "echoing the prompt is not supported"),
+    "suffix": (is_nothing, "use /infill to complete between two texts"),
+    "best_of": (is_one, "use n to get several completions"),
+    "functions": (is_nothing, "use tools to offer functions"),
+    "function_call": (_is_automatic, "use tool_choice to demand a call"),
+    "modalities": (_is_text, "answers are text only"),
+    "audio": (is_nothing, "answers are text only"),
+    "image_data": (is_nothing, "models take text only"),
+    "web_search_options": (is_nothing, "nothing is searched for"),
+}
+"""What no endpoint can honour."""
 
 
 def read_options(body: JsonObject, defaults: RequestDefaults, n_slots: int) -> RequestOptions:
@@ -89,9 +108,7 @@ def read_options(body: JsonObject, defaults: RequestDefaults, n_slots: int) -> R
 
     Raises: RequestError naming the field, when one is wrong or cannot be honoured.
     """
-    for name, (asks_for_nothing, reason) in REFUSED.items():
-        if not asks_for_nothing(body.get(name)):
-            raise RequestError(f"'{name}': {reason}", name)
+    refuse(body, REFUSED)
     return RequestOptions(
         sampling=params_from_request(body, defaults.sampling),
         stop=_stop(body, defaults.stop),
@@ -114,6 +131,13 @@ def read_options(body: JsonObject, defaults: RequestDefaults, n_slots: int) -> R
         response_fields=fields.texts(body, "response_fields"),
         verbose=fields.boolean(body, "verbose", defaults.verbose),
     )
+
+
+def refuse(body: JsonObject, refusals: Refusals) -> None:
+    """Raise the RequestError for the first field of a request that asks for what is refused."""
+    for name, (asks_for_nothing, reason) in refusals.items():
+        if not asks_for_nothing(body.get(name)):
+            raise RequestError(f"'{name}': {reason}", name)
 
 
 def _whole(body: JsonObject, option: str, default: int, high: int | None = None) -> int:

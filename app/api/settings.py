@@ -73,7 +73,11 @@ class RequestDefaults:
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """Everything that the HTTP room needs to know; `hosts` may hold paths of UNIX sockets."""
+    """Everything that the HTTP room needs to know; `hosts` may hold paths of UNIX sockets.
+
+    `infill_batch` is how many tokens around a gap are looked at; `spm_infill` puts the suffix
+    first.
+    """
 
     hosts: tuple[str, ...] = ("127.0.0.1",)
     port: int = 8080
@@ -95,5 +99,7 @@ class ServerSettings:
     embeddings: bool = False
     reranking: bool = False
     embd_normalize: int = 2
+    infill_batch: int = 2048
+    spm_infill: bool = False
     chat: ChatSettings = field(default_factory=ChatSettings)
     defaults: RequestDefaults = field(default_factory=RequestDefaults)

@@ -197,6 +197,8 @@ def _server(parsed: Parsed, source: ModelSource, *, slots_debug: bool) -> Server
         embeddings=_embeds(parsed),
         reranking=_embeds(parsed) and _pooling(parsed) is Pooling.RANK,
         embd_normalize=parsed.integer("embd_normalize"),
+        infill_batch=parsed.integer("batch"),
+        spm_infill=parsed.flag("spm_infill"),
         chat=_chat(parsed),
         defaults=_defaults(parsed),
     )

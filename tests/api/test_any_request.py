@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from app.api.constraint import read_constraint
 from app.api.conversation import read_conversation
+from app.api.dialects.messages_request import chat_from_messages
+from app.api.dialects.responses_request import chat_from_responses
 from app.api.errors import ApiError, to_api_error
 from app.api.json_value import Json, JsonObject, dump_json, parse_json
 from app.api.options import REFUSED, WHOLE, read_options
@@ -48,6 +50,25 @@ MESSAGES = st.fixed_dictionaries(
     },
 )
 
+OTHER_FIELDS = ["input", "messages", "system", "tools", "tool_choice", "thinking", "reasoning"]
+OTHER_FIELDS += ["text", "include", "output_config", "stop_sequences", "max_tokens", "instructions"]
+KINDS = ["message", "reasoning", "function_call", "function_call_output", "function", "custom"]
+BLOCKS = st.fixed_dictionaries(
+    {"type": st.sampled_from(["text", "thinking", "tool_use", "tool_result", "input_text"])},
+    optional={"text": VALUES, "name": VALUES, "input": VALUES, "content": VALUES},
+)
+ITEMS = st.fixed_dictionaries(
+    {"type": st.sampled_from(KINDS), "role": st.sampled_from(["user", "assistant"])},
+    optional={
+        "content": st.text(max_size=5) | st.lists(BLOCKS, max_size=3) | VALUES,
+        "output": st.lists(BLOCKS, max_size=2) | VALUES,
+        "summary": VALUES,
+        "name": st.just("f") | VALUES,
+        "call_id": st.just("c") | VALUES,
+        "arguments": st.just("{}") | VALUES,
+    },
+)
+
 
 def understood(body: JsonObject) -> None:
     read_options(body, RequestDefaults(), 4)
@@ -71,6 +92,16 @@ def test_conversations_are_read_or_refused(body: JsonObject, messages: Json) -> 
         read_conversation(body | {"messages": messages}, ChatSettings())
     except (RequestError, ApiError) as error:
         assert to_api_error(error).kind.status in (400, 500)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(st.sampled_from(OTHER_FIELDS), VALUES | st.lists(ITEMS, max_size=3)))
+def test_other_dialects_are_read_or_refused(body: JsonObject) -> None:
+    for read in (chat_from_responses, chat_from_messages):
+        try:
+            read_conversation(read(body), ChatSettings())
+        except (RequestError, ApiError) as error:
+            assert to_api_error(error).kind.status in (400, 500)
 
 
 @settings(max_examples=200, deadline=None)

@@ -1,1 +1,1 @@
-"""The three forms of an answer: llama-server's own, OpenAI's completions, OpenAI's chat."""
+"""The forms of an answer: llama-server's own, OpenAI's three, Anthropic's."""

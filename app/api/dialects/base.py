@@ -50,6 +50,10 @@ class Dialect(Protocol):
     def says_done(self) -> bool:
         """Whether a stream ends with `data: [DONE]`."""
 
+    @property
+    def names_events(self) -> bool:
+        """Whether each event of a stream is named after its `type`."""
+
     def chunks(
         self, transcripts: Sequence[Transcript], index: int, event: Told
     ) -> list[JsonObject]:

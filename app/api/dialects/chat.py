@@ -31,6 +31,7 @@ class ChatDialect:
     """Chunks of type `chat.completion.chunk`, answers of type `chat.completion`."""
 
     says_done = True
+    names_events = False
 
     def __init__(self, answer: Answer, parsing: ParseOptions) -> None:
         self._answer = answer

@@ -20,6 +20,7 @@ class CompletionsDialect:
     """Chunks and answers of object type `text_completion`."""
 
     says_done = True
+    names_events = False
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer

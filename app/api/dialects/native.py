@@ -16,6 +16,7 @@ class NativeDialect:
     """Chunks with `content` and `stop`; several choices make an array."""
 
     says_done = False
+    names_events = False
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer

@@ -27,15 +27,6 @@ class Absent:
 
 
 ABSENT: Final = (
-    Absent(("/infill",), "Infill is not supported by this server"),
-    Absent(
-        ("/responses", "/v1/responses", "/responses/input_tokens", "/v1/responses/input_tokens"),
-        "The Responses API is not supported by this server; use /v1/chat/completions",
-    ),
-    Absent(
-        ("/v1/messages", "/v1/messages/count_tokens"),
-        "The Messages API is not supported by this server; use /v1/chat/completions",
-    ),
     Absent(
         ("/slots/{id_slot}",),
         "This server does not support slots action. Start it with `--slot-save-path`",

@@ -100,7 +100,6 @@ _IGNORED: Final = (
     _Row("--cache-reuse", _CACHING, "N", "LLAMA_ARG_CACHE_REUSE"),
     _Row("--slot-save-path", _NO_ENDPOINT, "PATH"),
     _Row("--sleep-idle-seconds", "the model stays loaded", "SECONDS"),
-    _Row("--spm-infill", _NO_ENDPOINT),
     _Row(
         "--reasoning-preserve",
         _REASONING,

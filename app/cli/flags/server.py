@@ -210,6 +210,12 @@ SERVER: Final = Group(
             help="offer POST /props",
         ),
         Option(
+            dest="spm_infill",
+            names=("--spm-infill",),
+            default=False,
+            help="POST /infill puts the suffix before the prefix, as some models want it",
+        ),
+        Option(
             dest="sse_ping_interval",
             names=("--sse-ping-interval",),
             read=readers.within(-1),
