@@ -137,13 +137,14 @@ def _embeds(parsed: Parsed) -> bool:
 
 
 def _pooling(parsed: Parsed) -> Pooling | None:
-    """What the flags say about pooling: to rank is one kind of it."""
-    name, ranks = parsed.text("pooling"), parsed.flag("reranking")
-    if ranks and name not in ("", "rank"):
-        raise ConfigError(f"--reranking --pooling {name}: expected rank, or no --pooling")
-    if ranks:
-        return Pooling.RANK
-    return Pooling[name.upper()] if name else None
+    """What the flags say about pooling; to rank is one kind, and the last flag counts."""
+    pooling = None
+    for given in parsed.given:
+        if given.option.dest == "reranking" and given.value:
+            pooling = Pooling.RANK
+        elif given.option.dest == "pooling":
+            pooling = Pooling[str(given.value).upper()]
+    return pooling
 
 
 def _slots(n: int) -> int:

@@ -33,7 +33,7 @@ class StageInputs:
     """All inputs of one stage graph; None where the stage has no use for one."""
 
     x: Tensor  # F32 [n_embd, n_tokens]: embeddings, or the hidden state of the stage before
-    positions: Tensor | None  # I32 [n_tokens]; None without layers
+    positions: Tensor | None  # I32 [n_tokens]; None where nothing depends on them
     full: CacheInputs | None
     window: CacheInputs | None
     output_rows: Tensor | None  # I32 [n_outputs]: tokens whose logits are wanted, ascending

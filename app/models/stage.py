@@ -69,7 +69,8 @@ def build_stage(
         return StageGraph(graph, _inputs_read(graph, inputs), None)
     if has_output:
         x = _end(arch, context, x, shape.ending)
-    return StageGraph(builder.finish(x), inputs, x)
+    graph = builder.finish(x)
+    return StageGraph(graph, _inputs_read(graph, inputs), x)
 
 
 def _end(arch: Architecture, context: StageContext, x: Tensor, ending: Ending) -> Tensor:
@@ -91,7 +92,7 @@ def _cache_writers(nodes: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _inputs_read(graph: Graph, inputs: StageInputs) -> StageInputs:
-    """Drop the masks that no node reads: they get no memory and cannot be set."""
+    """Drop the masks and positions that no node reads: they get no memory and cannot be set."""
     read = {id(leaf) for leaf in graph.leaves()}
 
     def keep(cache: CacheInputs | None) -> CacheInputs | None:
@@ -99,4 +100,6 @@ def _inputs_read(graph: Graph, inputs: StageInputs) -> StageInputs:
             return cache
         return replace(cache, mask=None)
 
-    return replace(inputs, full=keep(inputs.full), window=keep(inputs.window))
+    positions = inputs.positions if id(inputs.positions) in read else None
+    full, window = keep(inputs.full), keep(inputs.window)
+    return replace(inputs, positions=positions, full=full, window=window)
