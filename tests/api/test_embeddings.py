@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import httpx
 import numpy as np
+import openai
 import pytest
 
 from app.api.embed import normalized
@@ -264,3 +265,13 @@ def test_special_tokens_part_query_and_document() -> None:
     with live_server(engine, RANKS) as ranker:
         post(ranker, "/rerank", query="q", documents=["d"])
     assert tuple(engine.submitted[0].prompt) == (BOS, ord("q"), 257, 0, ord("d"), 257)
+
+
+def test_the_official_client_reads_embeddings(server: LiveServer) -> None:
+    base_url = f"http://127.0.0.1:{server.port}/v1"
+    with openai.OpenAI(api_key="none", base_url=base_url, max_retries=0) as client:
+        answer = client.embeddings.create(model="any", input=["ab", "c"])
+        plain = client.embeddings.create(model="any", input="ab", encoding_format="float")
+    assert [entry.embedding for entry in answer.data] == [pytest.approx([0.6, 0.8])] * 2
+    assert plain.data[0].embedding == pytest.approx([0.6, 0.8])
+    assert answer.usage.prompt_tokens == 5
