@@ -15,15 +15,16 @@ from tests.helpers.live_server import SETTINGS, LiveServer, live_server
 from tests.helpers.sse import read_events
 
 CHAT = "/v1/chat/completions"
-HELLO: list[dict[str, object]] = [{"role": "user", "content": "hi"}]
-TOOL = {
+Message = dict[str, object]
+HELLO: list[Message] = [{"role": "user", "content": "hi"}]
+TOOL: Message = {
     "type": "function",
     "function": {
         "name": "look_up",
         "parameters": {"type": "object", "properties": {"word": {"type": "string"}}},
     },
 }
-OTHER = {"type": "function", "function": {"name": "stop"}}
+OTHER: Message = {"type": "function", "function": {"name": "stop"}}
 CALL = [
     "Wait.\n<tool_",
     'call>{"name": "look',
@@ -59,7 +60,8 @@ def ask(server: LiveServer, **body: object) -> dict[str, Any]:
 def deltas(server: LiveServer, **body: object) -> list[dict[str, Any]]:
     *chunks, done = read_events(server, CHAT, {"messages": HELLO, "stream": True, **body})
     assert done == "[DONE]"
-    choices = [chunk["choices"][0] for chunk in chunks if isinstance(chunk, dict)]
+    found: list[dict[str, Any]] = [chunk for chunk in chunks if isinstance(chunk, dict)]
+    choices = [chunk["choices"][0] for chunk in found]
     return [{**choice["delta"], "reason": choice["finish_reason"]} for choice in choices]
 
 
@@ -156,7 +158,7 @@ def test_malformed_requests_are_refused(server: LiveServer, body: dict[str, obje
     assert answer.json()["error"]["type"] == "invalid_request_error"
 
 
-def prompt_of(server: LiveServer, messages: list[dict[str, object]], **body: object) -> str:
+def prompt_of(server: LiveServer, messages: list[Message], **body: object) -> str:
     answer = server.client.post("/apply-template", json={"messages": messages, **body})
     assert answer.status_code == 200, answer.text
     return str(answer.json()["prompt"])
@@ -168,7 +170,7 @@ def test_calls_and_results_reach_the_template(server: LiveServer) -> None:
         "type": "function",
         "function": {"name": "look_up", "arguments": '{"word": "é"}'},
     }
-    messages: list[dict[str, object]] = [
+    messages: list[Message] = [
         *HELLO,
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "a letter"}]},
@@ -185,7 +187,7 @@ def test_a_template_without_tools_has_them_in_the_system_message(engine: FakeEng
     engine.script = says('{"name": "look_up", "arguments": {"word": "a"}}')
     with live_server(engine, replace(SETTINGS, chat=chat)) as server:
         assert "look_up" in prompt_of(server, HELLO, tools=[TOOL])
-        system = {"role": "system", "content": "Be brief."}
+        system: Message = {"role": "system", "content": "Be brief."}
         assert "Be brief.\n\nYou can call" in prompt_of(server, [system, *HELLO], tools=[TOOL])
         assert "look_up" not in prompt_of(server, HELLO, tools=[TOOL], tool_choice="none")
         assert ask(server, tools=[TOOL])["finish_reason"] == "tool_calls"
@@ -245,10 +247,10 @@ def test_a_budget_goes_to_the_engine_with_what_ends_reasoning(
 
 
 def test_what_the_assistant_thought_and_said_is_continued(thinker: LiveServer) -> None:
-    said = {"role": "assistant", "content": "Once", "reasoning_content": "Hm"}
+    said: Message = {"role": "assistant", "content": "Once", "reasoning_content": "Hm"}
     prompt = prompt_of(thinker, [*HELLO, said])
     assert prompt.endswith("[user]hi[assistant]<think>\nHm\n</think>\n\nOnce")
-    thought = {"role": "assistant", "content": "", "reasoning_content": "Hm"}
+    thought: Message = {"role": "assistant", "content": "", "reasoning_content": "Hm"}
     assert prompt_of(thinker, [*HELLO, thought]).endswith("[assistant]<think>\nHm")
     message = ask(thinker, messages=[*HELLO, thought])["message"]
     assert (message["content"], message["reasoning_content"]) == ("Hello", "I see")

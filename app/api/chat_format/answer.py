@@ -17,16 +17,16 @@ class ParsedAnswer:
         self.message.add(events)
         return events
 
-    def finish(self) -> list[ChatEvent]:
-        """Return what is told by the answer being over."""
-        events = self._session.finish()
+    def finish(self, *, cut: bool = False) -> list[ChatEvent]:
+        """Return what is told by the answer being over; `cut` when a limit ended it."""
+        events = self._session.finish(cut=cut)
         self.message.add(events)
         return events
 
 
-def parse_answer(text: str, options: ParseOptions) -> ChatMessage:
-    """Return what a whole answer says."""
+def parse_answer(text: str, options: ParseOptions, *, cut: bool = False) -> ChatMessage:
+    """Return what a whole answer says; `cut` when a limit ended it."""
     answer = ParsedAnswer(options)
     answer.feed(text)
-    answer.finish()
+    answer.finish(cut=cut)
     return answer.message

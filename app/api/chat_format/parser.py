@@ -163,7 +163,7 @@ class _Message:
         text = mark + self._reader.stop_tape()
         if found:
             self._content.drop_space()
-        elif text:
+        elif text and not (mark and self._reader.is_cut_off):
             self._content.write(text)
 
     def _parse_calls(self, shape: CallShape | None, mark: str) -> Parse[bool]:

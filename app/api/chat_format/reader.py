@@ -29,6 +29,7 @@ class Reader:
         self._text = ""
         self._at = 0
         self._ended = False
+        self._cut = False
         self._events: list[ChatEvent] = []
         self._tape: list[str] | None = None
 
@@ -46,9 +47,15 @@ class Reader:
         self._text = self._text[self._at :] + text
         self._at = 0
 
-    def end(self) -> None:
-        """Say that no more text will come."""
+    def end(self, *, cut: bool) -> None:
+        """Say that no more text will come, and whether the model had more to say."""
         self._ended = True
+        self._cut = cut
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether all was read and the model had more to say."""
+        return self._cut and self._at == len(self._text)
 
     def rest(self) -> str:
         """Return what is left, and read it."""
@@ -164,9 +171,12 @@ class Session:
         self._reader.feed(text)
         return self._wake()
 
-    def finish(self) -> list[ChatEvent]:
-        """Return what is told by there being no more text."""
-        self._reader.end()
+    def finish(self, *, cut: bool = False) -> list[ChatEvent]:
+        """Return what is told by there being no more text; `cut` when the model had more to say.
+
+        The beginning of a call that was cut off is no content.
+        """
+        self._reader.end(cut=cut)
         return self._wake()
 
     def _wake(self) -> list[ChatEvent]:

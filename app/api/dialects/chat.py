@@ -22,7 +22,7 @@ from app.api.dialects.native import final_object
 from app.api.json_value import Json, JsonObject
 from app.api.shapes import timings_json, usage_json
 from app.api.transcript import Transcript, usage_of
-from app.engine.request import Finished, Piece, PromptProgress
+from app.engine.request import Finished, Piece, PromptProgress, StopReason
 from app.sampling.logprobs import TokenLogprobs
 from app.version import BUILD_INFO
 
@@ -69,7 +69,8 @@ class ChatDialect:
         return whole
 
     def _choice(self, transcript: Transcript) -> JsonObject:
-        message = parse_answer(transcript.text, self._parsing)
+        cut = transcript.end.reason is StopReason.LIMIT
+        message = parse_answer(transcript.text, self._parsing, cut=cut)
         choice: JsonObject = {
             "finish_reason": _finish_reason(transcript, message),
             "index": transcript.index,
@@ -107,7 +108,8 @@ class ChatDialect:
         greeting = self._greeting(transcript)
         chunks = [] if greeting is None else [self._delta(transcript, greeting)]
         parsed = self._answer_of(transcript)
-        chunks += [self._delta(transcript, _delta_json(event)) for event in parsed.finish()]
+        rest = parsed.finish(cut=transcript.end.reason is StopReason.LIMIT)
+        chunks += [self._delta(transcript, _delta_json(event)) for event in rest]
         untold = tuple(self._untold.pop(transcript.index, ()))
         reason = _finish_reason(transcript, parsed.message)
         last = self._delta(transcript, {}, reason, untold)

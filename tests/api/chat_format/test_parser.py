@@ -7,7 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from app.api.chat_format.parser import Beginning, ParseOptions
+from app.api.chat_format.events import ChatMessage
+from app.api.chat_format.parser import Beginning, ParseOptions, new_session
 from app.api.chat_format.tools import ToolUse
 from tests.api.chat_format.answers import CALLS, TWO_CALLS, USE, Told, known, read, told
 
@@ -129,6 +130,15 @@ def test_an_answer_cut_short_tells_what_there_is_of_the_arguments() -> None:
     assert told(read(ParseOptions(known("hermes"), use=USE), [*text])).calls == (
         ("get_weather", '{"ci'),
     )
+
+
+def test_the_beginning_of_a_call_that_a_limit_cut_off_is_no_content() -> None:
+    for text in ("Wait. <tool_call>", 'Wait. <tool_call>\n{"na'):
+        for cut, content in ((True, "Wait. "), (False, text)):
+            session = new_session(ParseOptions(known("hermes"), use=USE))
+            message = ChatMessage()
+            message.add([*session.feed(text), *session.finish(cut=cut)])
+            assert message.content == content
 
 
 def test_a_broken_call_leaks_nothing_and_the_answer_goes_on() -> None:
