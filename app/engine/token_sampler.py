@@ -24,7 +24,7 @@ class SamplingVocabulary:
         self._tokenizer = tokenizer
         self.n_vocab = n_vocab
         self.eog_tokens: Sequence[int] = tuple(sorted(tokenizer.vocab.eog))
-        self.suppress_tokens: Sequence[int] = ()
+        self.suppress_tokens: Sequence[int] = tokenizer.vocab.suppressed
 
     def tokenize(self, text: str) -> Sequence[int]:
         """Return the tokens of a text: no special tokens added, none recognised in it."""

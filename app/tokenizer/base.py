@@ -59,7 +59,8 @@ class Vocab:
 
     `types[i]` is a `TokenType` number; `ids` maps a text to its id. `add_sep` says that a separator
     stands between two texts that are read together. `left_strip` and `right_strip`
-    are the special tokens that swallow white space before or after them.
+    are the special tokens that swallow white space before or after them; `suppressed` are the
+    tokens that are never to be generated.
     """
 
     tokens: Sequence[str]
@@ -74,6 +75,7 @@ class Vocab:
     add_space_prefix: bool = False
     left_strip: frozenset[int] = frozenset()
     right_strip: frozenset[int] = frozenset()
+    suppressed: tuple[int, ...] = ()
 
     @property
     def n_tokens(self) -> int:

@@ -81,3 +81,17 @@ def number_list(metadata: Metadata, key: str, n_least: int) -> list[float] | Non
         )
     numbers: list[float] = value.tolist()
     return numbers
+
+
+def id_list(metadata: Metadata, key: str) -> list[int]:
+    """Return an array of token ids as Python numbers; an empty one when absent.
+
+    Raises: ModelFormatError.
+    """
+    value = metadata.get(key)
+    if value is None:
+        return []
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "iu":
+        raise _wrong(key, value, "an array of token ids")
+    ids: list[int] = value.tolist()
+    return ids

@@ -16,6 +16,7 @@ from app.tokenizer.base import SpecialIds, TokenType, Vocab
 from app.tokenizer.known_tokens import ALWAYS_SHOWN, BY_TEXT, END_OF_GENERATION
 from app.tokenizer.metadata_values import (
     flag_value,
+    id_list,
     id_value,
     number_list,
     text_list,
@@ -91,6 +92,7 @@ def load_vocab(metadata: Metadata, defaults: VocabDefaults) -> Vocab:
         add_space_prefix=flag_value(metadata, prefix_key, defaults.add_space_prefix),
         left_strip=left_strip,
         right_strip=right_strip,
+        suppressed=_load_suppressed(metadata, n_tokens),
     )
 
 
@@ -116,6 +118,12 @@ def _load_types(metadata: Metadata, n_tokens: int) -> list[int]:
     if numbers is None:
         return [int(TokenType.NORMAL)] * n_tokens
     return [int(number) for number in numbers[:n_tokens]]
+
+
+def _load_suppressed(metadata: Metadata, n_tokens: int) -> tuple[int, ...]:
+    """Return the tokens that the file forbids to generate; ids that no token has are left out."""
+    given = id_list(metadata, f"{_PREFIX}suppress_tokens")
+    return tuple(sorted({token for token in given if 0 <= token < n_tokens}))
 
 
 def _duplicate(tokens: Sequence[str]) -> ModelFormatError:

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from app.errors import ModelFormatError
+from app.ggml.gguf_file import MetaValue
 from app.tokenizer.base import TokenType, Vocab
 from app.tokenizer.factory import load_tokenizer
 from tests.tokenizer.tiny_vocab import CONTROL, NORMAL, USER, byte_level, sentence_piece
@@ -98,3 +100,15 @@ def test_integer_scores_are_scores() -> None:
     tokenizer = load_tokenizer({**keys, "tokenizer.ggml.add_space_prefix": False})
     ids = tokenizer.encode("ab", add_special=False, parse_special=False)
     assert ids == [tokenizer.vocab.ids["ab"]]
+
+
+def test_suppressed_tokens_are_read_without_ids_that_no_token_has() -> None:
+    keys = byte_level(suppress_tokens=np.array([7, 3, 7, -1, 256, 999], np.int32))
+    assert load_tokenizer(keys).vocab.suppressed == (3, 7)
+    assert load_tokenizer(byte_level()).vocab.suppressed == ()
+
+
+@pytest.mark.parametrize("value", [5, "7", np.array([1.0], np.float32)])
+def test_suppressed_tokens_must_be_ids(value: MetaValue) -> None:
+    with pytest.raises(ModelFormatError, match="suppress_tokens"):
+        load_tokenizer(byte_level(suppress_tokens=value))
