@@ -17,6 +17,7 @@ LEVELS: Final = ("avx512", "avx2", "portable")
 FOLDER: Final = Path(__file__).parent
 
 _I32, _I64, _PTR = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
+_U64 = ctypes.c_uint64
 _SIGNATURES: Final[dict[str, tuple[type | None, tuple[type, ...]]]] = {
     "ls_level": (ctypes.c_char_p, ()),
     "ls_supported": (_I32, ()),
@@ -29,6 +30,7 @@ _SIGNATURES: Final[dict[str, tuple[type | None, tuple[type, ...]]]] = {
     "ls_scratch_bytes": (_I64, (_PTR, _I32)),
     "ls_matmul_limit": (_I32, (_I32,)),
     "ls_type_support": (_I32, (_I32,)),
+    "ls_fnv1a_64": (_U64, (_PTR, _I64, _U64)),
 }
 
 
@@ -75,6 +77,10 @@ class NativeLibrary:
     def scratch_bytes(self, step: bytes, n_threads: int) -> int:
         """Bytes of scratch of any other step, given packed."""
         return int(self._lib.ls_scratch_bytes(ctypes.c_char_p(step), n_threads))
+
+    def fnv1a_64(self, address: int, size: int, state: int) -> int:
+        """Return the hash of `size` bytes at `address`, continued from `state`."""
+        return int(self._lib.ls_fnv1a_64(address, size, state))
 
     def limit_matmul(self, path: int) -> int:
         """Choose the fastest kind of product that may be used, for tests."""

@@ -7,7 +7,7 @@ waits for the request that needs it, so that the inputs of one step leave in one
 from typing import Final
 
 from app.rpc_backend.client.connection import WorkerConnection
-from app.rpc_backend.wire.fnv import fnv1a_64
+from app.rpc_backend.hashing import fnv1a_64
 from app.rpc_backend.wire.messages import FlagReply, SetTensor, SetTensorHash
 from app.rpc_backend.wire.tensor import WireTensor
 
