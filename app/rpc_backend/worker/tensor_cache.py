@@ -13,8 +13,9 @@ from itertools import count
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from app.rpc_backend.wire.constants import HASH_THRESHOLD_BYTES
 from app.rpc_backend.hashing import fnv1a_64
+from app.rpc_backend.wire.constants import HASH_THRESHOLD_BYTES
+from app.rpc_backend.wire.fnv import OFFSET_BASIS
 from app.rpc_backend.wire.layout import Body
 
 log = logging.getLogger(__name__)
