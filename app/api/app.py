@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from app.api.cors import Cors
 from app.api.errors import INVALID_REQUEST, NOT_FOUND, ApiError
@@ -25,38 +26,33 @@ from app.api.middleware import (
 from app.api.responses import error_response
 from app.api.routes import (
     absent,
+    adapters,
     embeddings,
     generate,
     infill,
     messages,
     metrics,
+    openapi,
     page,
+    predict,
+    proxy,
     rerank,
     responses,
+    slots,
     state,
     text,
 )
 from app.api.service import Service
+from app.api.waking import waking
 
 
 def create_app(service: Service) -> FastAPI:
     """Return the application; it answers 503 until `service` has a model."""
     settings = service.settings
+    routes = _routes(service)
     app = FastAPI(
         openapi_url=None,
-        routes=[
-            *state.routes(service),
-            *generate.routes(service),
-            *responses.routes(service),
-            *messages.routes(service),
-            *infill.routes(service),
-            *text.routes(service),
-            *embeddings.routes(service),
-            *rerank.routes(service),
-            *metrics.routes(service),
-            *page.routes(service),
-            *absent.routes(),
-        ],
+        routes=[*routes, *predict.routes(settings, routes)],
         middleware=[
             Middleware(ServerName),
             Middleware(Cors, settings.cors),
@@ -69,6 +65,30 @@ def create_app(service: Service) -> FastAPI:
     )
     app.router.redirect_slashes = False
     return app
+
+
+def _routes(service: Service) -> list[Route]:
+    """What needs the model wakes it; what only tells of the server leaves it asleep."""
+    wakers = (
+        *generate.routes(service),
+        *responses.routes(service),
+        *messages.routes(service),
+        *infill.routes(service),
+        *text.routes(service),
+        *embeddings.routes(service),
+        *rerank.routes(service),
+        *slots.routes(service),
+    )
+    return [
+        *state.routes(service),
+        *(waking(service, route) for route in wakers),
+        *metrics.routes(service),
+        *openapi.routes(service),
+        *page.routes(service),
+        *proxy.routes(service),
+        *adapters.routes(service),
+        *absent.routes(),
+    ]
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

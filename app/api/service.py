@@ -75,7 +75,7 @@ class Service:
         if self._model is None or self._model.engine.state is EngineState.LOADING:
             return ApiError(UNAVAILABLE, "Loading model")
         engine = self._model.engine
-        if engine.state is EngineState.READY:
+        if engine.state in (EngineState.READY, EngineState.SLEEPING):
             return None
         return ApiError(UNAVAILABLE, engine.error or f"the engine is {engine.state.value}")
 

@@ -35,6 +35,14 @@ class TlsSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class PredictSettings:
+    """Paths that Google's Vertex AI is told about; `health` None is the usual one only."""
+
+    path: str = "/predict"
+    health: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ChatSettings:
     """How conversations become prompts.
 
@@ -96,6 +104,9 @@ class ServerSettings:
     endpoint_props: bool = False
     endpoint_metrics: bool = False
     slots_debug: bool = False
+    slot_save_path: Path | None = None
+    cors_proxy: bool = False
+    predict: PredictSettings | None = None
     embeddings: bool = False
     reranking: bool = False
     embd_normalize: int = 2

@@ -26,6 +26,7 @@ from app.cli.flags.readers import parse_override
 from app.cli.flags.requests import sampling_dest
 from app.cli.flags.table import OPTIONS
 from app.cli.hf_files import HfSource, cache_folder
+from app.cli.vertex import for_vertex
 from app.engine.config import CpuExecutor, EngineConfig, FlashAttention, RopeOverrides, SplitMode
 from app.engine.request import Grammar, GrammarKind
 from app.errors import ConfigError, RequestError
@@ -75,7 +76,9 @@ def read_command(argv: Sequence[str], environ: Mapping[str, str]) -> Command:
         list_devices=parsed.flag("list_devices"),
         source=source,
         engine=_engine(parsed, source.path or Path()),
-        server=_server(parsed, source, slots_debug="LLAMA_SERVER_SLOTS_DEBUG" in environ),
+        server=for_vertex(
+            _server(parsed, source, slots_debug="LLAMA_SERVER_SLOTS_DEBUG" in environ), environ
+        ),
         logs=_logs(parsed),
         warnings=(*parsed.warnings, *_remarks(parsed)),
     )
@@ -123,6 +126,9 @@ def _engine(parsed: Parsed, model_path: Path) -> EngineConfig:
         threads_batch=_threads(parsed.integer("threads_batch")),
         slot_prompt_similarity=parsed.number("slot_prompt_similarity"),
         context_shift=parsed.flag("context_shift"),
+        cache_ram_mib=parsed.integer("cache_ram"),
+        cache_idle_slots=parsed.flag("cache_idle_slots"),
+        sleep_idle_s=_sleep_idle(parsed.integer("sleep_idle_seconds")),
         warmup=parsed.flag("warmup"),
         profile=parsed.flag("profile"),
         rope=_rope(parsed),
@@ -145,6 +151,12 @@ def _pooling(parsed: Parsed) -> Pooling | None:
         elif given.option.dest == "pooling":
             pooling = Pooling[str(given.value).upper()]
     return pooling
+
+
+def _sleep_idle(seconds: int) -> float | None:
+    if seconds == 0:
+        raise ConfigError("--sleep-idle-seconds 0: expected 1 or more, or -1")
+    return None if seconds < 0 else float(seconds)
 
 
 def _slots(n: int) -> int:
@@ -181,7 +193,7 @@ def _server(parsed: Parsed, source: ModelSource, *, slots_debug: bool) -> Server
         api_keys=(*parsed.texts("api_key"), *_keys_in_file(parsed.text("api_key_file"))),
         api_prefix=parsed.text("api_prefix").rstrip("/"),
         cors=CorsSettings(
-            parsed.text("cors_origins"),
+            _cors_origins(parsed),
             parsed.text("cors_methods"),
             parsed.text("cors_headers"),
             parsed.flag("cors_credentials"),
@@ -195,6 +207,8 @@ def _server(parsed: Parsed, source: ModelSource, *, slots_debug: bool) -> Server
         endpoint_props=parsed.flag("props"),
         endpoint_metrics=parsed.flag("metrics"),
         slots_debug=slots_debug,
+        slot_save_path=_folder("--slot-save-path", parsed.text("slot_save_path")),
+        cors_proxy=parsed.flag("ui_mcp_proxy"),
         embeddings=_embeds(parsed),
         reranking=_embeds(parsed) and _pooling(parsed) is Pooling.RANK,
         embd_normalize=parsed.integer("embd_normalize"),
@@ -203,6 +217,21 @@ def _server(parsed: Parsed, source: ModelSource, *, slots_debug: bool) -> Server
         chat=_chat(parsed),
         defaults=_defaults(parsed),
     )
+
+
+def _cors_origins(parsed: Parsed) -> str:
+    """Pages elsewhere are not let at a proxy into this network unless that is said."""
+    asked = parsed.is_given("cors_origins")
+    return "localhost" if parsed.flag("ui_mcp_proxy") and not asked else parsed.text("cors_origins")
+
+
+def _folder(flag: str, path: str) -> Path | None:
+    if not path:
+        return None
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        raise ConfigError(f"{flag} {path}: expected a folder")
+    return folder
 
 
 def _default_name(source: ModelSource) -> str:
@@ -320,7 +349,7 @@ def _remarks(parsed: Parsed) -> list[str]:
     remarks: list[str] = []
     if (mode := parsed.text("split_mode")) in ("row", "tensor"):
         remarks.append(f"--split-mode {mode} is not supported: whole layers are split")
-    if parsed.text("cors_origins") == "*" and not (
+    if _cors_origins(parsed) == "*" and not (
         parsed.texts("api_key") or parsed.text("api_key_file")
     ):
         remarks.append("no API key is set and any web page may call the server (--cors-origins)")

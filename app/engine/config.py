@@ -53,7 +53,10 @@ class RopeOverrides:
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """One model, the devices to put it on, and the sizes of the run."""
+    """One model, the devices to put it on, and the sizes of the run.
+
+    `cache_ram_mib` -1 means no limit, 0 no memory; `sleep_idle_s` None means never.
+    """
 
     model_path: Path
     rpc_endpoints: tuple[str, ...] = ()
@@ -78,6 +81,9 @@ class EngineConfig:
     threads_batch: int | None = None
     slot_prompt_similarity: float = 0.1
     context_shift: bool = False
+    cache_ram_mib: int = 0
+    cache_idle_slots: bool = True
+    sleep_idle_s: float | None = None
     embeds: bool = False
     pooling: Pooling | None = None
     warmup: bool = True

@@ -4,14 +4,17 @@ lives.
 All engine state belongs to that thread. Other threads hand it requests through an inbox and get
 events through queues of their own asyncio loop. When a device is lost, the requests that it held
 end with an error that names it, the state becomes FAILED for all to see, and the model is loaded
-again as soon as the pool can hold it.
+again as soon as the pool can hold it. With `sleep_idle_s` an engine that has nothing to do for so
+long gives its devices back and is SLEEPING; a request, or `wake`, has the model loaded again.
 """
 
 import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
 from itertools import count
 
 from app.devices.profile import profile_text, start_profiles
@@ -20,16 +23,19 @@ from app.engine.config import EngineConfig
 from app.engine.counters import Counters
 from app.engine.errors import EngineUnavailableError
 from app.engine.facade import EngineState, EngineStats, ModelInfo, SlotInfo
+from app.engine.generation import LlamaGeneration
 from app.engine.loader import LoadedModel, load_model
 from app.engine.output import LineLimits, TextAssembler
 from app.engine.post import EventPost
-from app.engine.request import Event, Failed, Finished, GenerationRequest
+from app.engine.prompt_memory import PromptMemory
+from app.engine.request import GenerationRequest, SlotAction, SlotReport
 from app.engine.scheduler import Scheduler
+from app.engine.slot_action import SlotActions
 from app.engine.slots import Slot, slot_info
 from app.engine.step import SequenceChunk, StepPlan
 from app.engine.task import Task, now
 from app.engine.token_sampler import SamplingVocabulary
-from app.errors import DeviceLostError, LlamaServeError
+from app.errors import DeviceLostError, LlamaServeError, RequestError
 from app.models.inputs import Ending
 from app.sampling.chain import SamplerFactory
 from app.tokenizer.base import Tokenizer
@@ -40,34 +46,13 @@ STOP_TIMEOUT_S = 5.0
 RELOAD_DELAYS_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 
 
-class LlamaGeneration:
-    """A running request, seen from the asyncio loop that submitted it."""
+@dataclass(frozen=True, slots=True)
+class KnownModel:
+    """What is still known of a model while it is unloaded."""
 
-    def __init__(self, task_id: int, post: EventPost, wake: Callable[[], None]) -> None:
-        self.id = task_id
-        self.task: Task | None = None
-        self._post = post
-        self._wake = wake
-        self._loop = asyncio.get_running_loop()
-        self._queue: asyncio.Queue[Event] = asyncio.Queue()
-
-    def emit(self, event: Event) -> None:
-        """Deliver an event; called from the engine thread."""
-        self._post.send(self._loop, self._queue.put_nowait, event)
-
-    async def events(self) -> AsyncIterator[Event]:
-        """Yield events in order until Finished or Failed."""
-        while True:
-            event = await self._queue.get()
-            yield event
-            if isinstance(event, Finished | Failed):
-                return
-
-    def cancel(self) -> None:
-        """Stop as soon as possible; no event follows. Does nothing when it is over."""
-        assert self.task is not None
-        self.task.cancelled = True
-        self._wake()
+    info: ModelInfo
+    tokenizer: Tokenizer
+    n_slots: int
 
 
 class LlamaEngine:
@@ -86,11 +71,15 @@ class LlamaEngine:
         self._state = EngineState.LOADING
         self._error = ""
         self._model: LoadedModel | None = None
+        self._known: KnownModel | None = None
         self._scheduler: Scheduler | None = None
         self._samplers: SamplerFactory | None = None
         self._counters = Counters()
         self._ids = count()
         self._inbox: deque[Task] = deque()
+        self._actions = SlotActions()
+        self._wake_asked = False
+        self._awake: Future[None] = Future()
         self._wake = threading.Condition()
         self._stopping = threading.Event()
         self._settled = threading.Event()
@@ -119,18 +108,18 @@ class LlamaEngine:
 
     @property
     def model(self) -> ModelInfo:
-        """Facts about the model; only once READY."""
-        return self._loaded().info
+        """Facts about the model; once it was loaded."""
+        return self._facts().info
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The model's tokenizer; only once READY."""
-        return self._loaded().tokenizer
+        """The model's tokenizer; once it was loaded."""
+        return self._facts().tokenizer
 
     @property
     def n_slots(self) -> int:
         """Number of slots."""
-        return self._loaded().sizes.n_parallel
+        return self._facts().n_slots
 
     async def submit(self, request: GenerationRequest) -> LlamaGeneration:
         """Queue a request; what takes long, such as reading a grammar, is done in a thread.
@@ -138,9 +127,7 @@ class LlamaEngine:
         Raises: RequestError, ContextExceededError, InputTooLargeError, UnsupportedError,
         EngineUnavailableError.
         """
-        if self._state is not EngineState.READY:
-            raise EngineUnavailableError(self._error or f"the model is {self._state.value}")
-        model = self._loaded()
+        model = await self._woken()
         check_request(request, model)
         assert self._samplers is not None
         if request.grammar is None and not request.sampling.dry_multiplier:
@@ -160,6 +147,26 @@ class LlamaEngine:
         self._inbox.append(generation.task)
         self._notify()
         return generation
+
+    async def wake(self) -> None:
+        """Wait until a sleeping engine is awake, or failed to be."""
+        while self._state is EngineState.SLEEPING:
+            awake = self._awake
+            self._wake_asked = True
+            self._notify()
+            await asyncio.shield(asyncio.wrap_future(awake))
+
+    async def slot_action(self, action: SlotAction) -> SlotReport:
+        """Save, restore or erase a slot as soon as it is idle.
+
+        Raises: RequestError, SlotFileError, DeviceLostError, EngineUnavailableError.
+        """
+        model = await self._woken()
+        if not 0 <= action.id_slot < model.sizes.n_parallel:
+            raise RequestError("Invalid slot ID", "id_slot")
+        report = self._actions.ask(action)
+        self._notify()
+        return await asyncio.wrap_future(report)
 
     def slots(self) -> tuple[SlotInfo, ...]:
         """Snapshot of all slots."""
@@ -186,10 +193,17 @@ class LlamaEngine:
         with self._wake:
             self._wake.notify_all()
 
-    def _loaded(self) -> LoadedModel:
-        if self._model is None:
+    async def _woken(self) -> LoadedModel:
+        await self.wake()
+        model = self._model
+        if self._state is not EngineState.READY or model is None:
             raise EngineUnavailableError(self._error or f"the model is {self._state.value}")
-        return self._model
+        return model
+
+    def _facts(self) -> "KnownModel":
+        if self._known is None:
+            raise EngineUnavailableError(self._error or f"the model is {self._state.value}")
+        return self._known
 
     def _main(self) -> None:
         attempt = 0
@@ -198,6 +212,8 @@ class LlamaEngine:
                 self._load()
                 attempt = 0
                 self._serve()
+                if not self._stopping.is_set():
+                    self._sleep()
             except DeviceLostError as error:
                 log.error("device lost: %s", error)
                 is_first_load = self._scheduler is None
@@ -216,6 +232,8 @@ class LlamaEngine:
                 return
         self._close()
         self._state = EngineState.STOPPED
+        self._actions.fail(EngineUnavailableError("the server stops"))
+        self._settle()
 
     def _load(self) -> None:
         model = load_model(self._config, self._progress, self._said)
@@ -233,13 +251,15 @@ class LlamaEngine:
             similarity=self._config.slot_prompt_similarity,
             pooling=model.pooling,
             context_shift=self._config.context_shift,
+            memory=_memory(self._config, model),
         )
         if self._config.warmup:
             self._warm_up(model)
         if self._config.profile:
             start_profiles(model.pool.opened)
+        self._known = KnownModel(model.info, model.tokenizer, model.sizes.n_parallel)
         self._error, self._state = "", EngineState.READY
-        self._settled.set()
+        self._settle()
 
     def _warm_up(self, model: LoadedModel) -> None:
         """Run one token through every stage, so that a first request finds all in place."""
@@ -249,20 +269,52 @@ class LlamaEngine:
         model.cache.truncate(0, 0)
 
     def _serve(self) -> None:
+        """Run steps until told to stop, or to sleep."""
         scheduler, model = self._scheduler, self._model
         assert scheduler is not None and model is not None
         while not self._stopping.is_set():
             while self._inbox:
                 scheduler.waiting.append(self._inbox.popleft())
+            self._actions.run(scheduler, model)
             plan = scheduler.plan()
             if not plan.chunks:
-                with self._wake:
-                    if not self._inbox and not self._stopping.is_set() and scheduler.is_idle:
-                        self._wake.wait()
+                if self._rest(scheduler):
+                    return
                 continue
             start = now()
             result = model.runner.run(plan, scheduler.any_cancelled)
             scheduler.apply(plan, result, now() - start)
+
+    def _rest(self, scheduler: Scheduler) -> bool:
+        """Wait for something to do; return whether nothing came for so long that it is time to
+        sleep.
+        """
+        with self._wake:
+            if self._has_work() or not scheduler.is_idle:
+                return False
+            notified = self._wake.wait(self._config.sleep_idle_s)
+            return not notified and not self._has_work()
+
+    def _has_work(self) -> bool:
+        return bool(self._inbox) or self._actions.waiting or self._stopping.is_set()
+
+    def _sleep(self) -> None:
+        """Give the devices back and wait until somebody needs the model."""
+        log.info("nothing to do for %g s: the model is unloaded", self._config.sleep_idle_s)
+        self._awake, self._wake_asked = Future(), False
+        self._state = EngineState.SLEEPING
+        if self._scheduler is not None:
+            self._scheduler.empty()
+        self._close()
+        with self._wake:
+            self._wake.wait_for(lambda: self._wake_asked or self._has_work())
+        log.info("the model is loaded again")
+
+    def _settle(self) -> None:
+        """Tell whoever waits for the end of loading."""
+        self._settled.set()
+        if not self._awake.done():
+            self._awake.set_result(None)
 
     def _fail(self, error: Exception) -> None:
         self._error, self._state = str(error), EngineState.FAILED
@@ -270,8 +322,9 @@ class LlamaEngine:
             self._scheduler.waiting.extend(self._inbox)
             self._inbox.clear()
             self._scheduler.fail_all(error)
+        self._actions.fail(error)
         self._close()
-        self._settled.set()
+        self._settle()
 
     def _close(self) -> None:
         if self._model is not None:
@@ -280,3 +333,14 @@ class LlamaEngine:
                     self._said(profile_text(device))
             self._model.close()
             self._model = None
+
+
+def _memory(config: EngineConfig, model: LoadedModel) -> PromptMemory | None:
+    """The memory of prompts, if there is to be one."""
+    if not config.cache_ram_mib or config.embeds:
+        return None
+    takes_idle = config.cache_idle_slots and model.sizes.unified
+    if takes_idle:
+        log.debug("__TEST_TAG_CACHE_IDLE_SLOTS_ENABLED__ idle slots go to the prompt cache")
+    limit = None if config.cache_ram_mib < 0 else config.cache_ram_mib << 20
+    return PromptMemory(model.kv_rows, limit, takes_idle=takes_idle)

@@ -13,3 +13,7 @@ class InputTooLargeError(LlamaServeError):
 
 class EngineUnavailableError(LlamaServeError):
     """The engine is loading, failed or stopped and takes no requests."""
+
+
+class SlotFileError(LlamaServeError):
+    """A slot's file cannot be written."""

@@ -1,6 +1,6 @@
 """The engine as the HTTP room sees it: a protocol, so that the room can be tested on a fake.
 
-All methods but `submit` may be called from any thread and return at once. `submit` gives a
+All methods but the coroutines may be called from any thread and return at once. `submit` gives a
 `Generation`, whose events are read from one asyncio task; leaving it (`cancel`) frees the slot
 within one step, wherever the request is: queue, prefill or decode.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from app.engine.request import Event, GenerationRequest
+from app.engine.request import Event, GenerationRequest, SlotAction, SlotReport
 from app.models.hparams import Pooling
 from app.tokenizer.base import Tokenizer
 
@@ -20,6 +20,8 @@ class EngineState(Enum):
 
     LOADING = "loading"
     READY = "ready"
+    SLEEPING = "sleeping"
+    """The model is unloaded until somebody needs it; facts about it are still known."""
     FAILED = "failed"
     STOPPED = "stopped"
 
@@ -134,6 +136,15 @@ class Engine(Protocol):
 
         Raises: RequestError, ContextExceededError, InputTooLargeError for what is known to be wrong
         at once, UnsupportedError for what the model cannot do.
+        """
+
+    async def wake(self) -> None:
+        """Wait until a sleeping engine is awake, or failed to be; return at once for any other."""
+
+    async def slot_action(self, action: SlotAction) -> SlotReport:
+        """Save, restore or erase a slot as soon as it is idle.
+
+        Raises: RequestError for what is wrong with slot or file, SlotFileError, DeviceLostError.
         """
 
     def slots(self) -> tuple[SlotInfo, ...]:

@@ -53,6 +53,12 @@ class CellPool:
         """Number of cells that hold `seq`."""
         return int(np.count_nonzero(self._seq == seq))
 
+    def cells_of(self, seq: int) -> tuple[I64, I32]:
+        """Cells and positions of `seq`, in the order of positions."""
+        cells = np.flatnonzero(self._seq == seq)
+        order = np.argsort(self._pos[cells])
+        return cells[order], self._pos[cells[order]]
+
     def take(self, seq: int, positions: Sequence[int]) -> I64:
         """Give a cell to each of `positions` of `seq`, lowest cells first.
 
@@ -161,6 +167,20 @@ class KVCache:
             return cells, self.window.take(seq, positions)
         except CellsExhaustedError:
             self.full.truncate(seq, min(positions))
+            raise
+
+    def adopt(self, seq: int, positions: I32, in_window: I32) -> tuple[I64, I64]:
+        """Cells of a sequence that comes from elsewhere, in the full and in the window pool.
+
+        Raises: CellsExhaustedError, leaving everything as it was.
+        """
+        cells = self.full.take(seq, positions.tolist())
+        if self.window is None:
+            return cells, cells[:0]
+        try:
+            return cells, self.window.take(seq, in_window.tolist())
+        except CellsExhaustedError:
+            self.full.truncate(seq, 0)
             raise
 
     def truncate(self, seq: int, n_keep: int) -> None:

@@ -15,6 +15,7 @@ from app.engine.config import EngineConfig, FlashAttention
 from app.engine.embedding import TokenEmbedding
 from app.engine.facade import ModelInfo
 from app.engine.kv_cache import KVCache
+from app.engine.kv_rows import KVRows
 from app.engine.model_facts import model_info
 from app.engine.overrides import with_overrides
 from app.engine.placement import (
@@ -75,6 +76,7 @@ class LoadedModel:
     sizes: RunSizes
     pooling: PoolingMode
     cache: KVCache
+    kv_rows: KVRows
     runner: Runner
     pool: Pool
     gguf: GGUFFile
@@ -155,6 +157,7 @@ def _load(
             sizes=sizes,
             pooling=pooling,
             cache=cache,
+            kv_rows=KVRows(stages, cache),
             runner=runner,
             pool=pool,
             gguf=file.gguf,

@@ -10,6 +10,7 @@ string or half a character, and the pieces joined are the whole text.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -170,3 +171,30 @@ class Failed:
 
 
 Event = Started | PromptProgress | Piece | Embedded | Finished | Failed
+
+
+class SlotDeed(Enum):
+    """What is done to a slot."""
+
+    SAVE = "save"
+    RESTORE = "restore"
+    ERASE = "erase"
+
+
+@dataclass(frozen=True, slots=True)
+class SlotAction:
+    """A request about a slot rather than for text; `path` is the file, unused to erase."""
+
+    deed: SlotDeed
+    id_slot: int
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class SlotReport:
+    """What was done: tokens saved, restored or erased, the size of the file, milliseconds."""
+
+    id_slot: int
+    n_tokens: int
+    n_bytes: int
+    ms: float

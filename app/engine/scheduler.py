@@ -1,4 +1,5 @@
-"""Decides what each step computes and what its results mean; touches no device.
+"""Decides what each step computes and what its results mean; touches no device but through the
+memory of prompts.
 
 One step: waiting tasks get free slots; every decoding sequence gives its one token; prompts fill
 what is left of the batch, oldest first. Afterwards each sequence whose logits came back gets its
@@ -20,6 +21,7 @@ from app.engine.counters import Counters
 from app.engine.generate import advance, fail, finish
 from app.engine.kv_cache import KVCache
 from app.engine.pooling import PoolingMode, plan_embeddings
+from app.engine.prompt_memory import PromptMemory
 from app.engine.request import Embedded, PromptProgress, Started, StopReason
 from app.engine.slots import Slot, choose_slot, common_prefix
 from app.engine.step import SequenceChunk, StepPlan, StepResult
@@ -28,6 +30,9 @@ from app.errors import LlamaServeError
 from app.tokenizer.base import Tokenizer
 
 log = logging.getLogger(__name__)
+
+MOSTLY = 0.5
+"""A slot that keeps this part of its tokens is not worth remembering as it was."""
 
 
 class Scheduler:
@@ -45,6 +50,7 @@ class Scheduler:
         similarity: float,
         pooling: PoolingMode,
         context_shift: bool = False,
+        memory: PromptMemory | None = None,
     ) -> None:
         self.slots = slots
         self.waiting: deque[Task] = deque()
@@ -56,6 +62,7 @@ class Scheduler:
         self._similarity = similarity
         self._pooling = pooling
         self._context_shift = context_shift
+        self.memory = memory
         self._embeds_next = False
         self._clock = 0
 
@@ -126,9 +133,20 @@ class Scheduler:
             if slot.task is not None:
                 fail(slot.task, error)
                 self._release(slot)
-            self._forget(slot)
+            self.forget(slot)
         while self.waiting:
             fail(self.waiting.popleft(), error)
+
+    def empty(self) -> None:
+        """Forget every cache and the memory of prompts; nothing may be running."""
+        self.memory = None
+        for slot in self.slots:
+            self.forget(slot)
+
+    def clear_idle(self, n_cells: int) -> None:
+        """Empty idle slots, longest unused first, until so many cells are free or none is left."""
+        while self._cache.full.n_free() < n_cells and (slot := self._oldest_idle()) is not None:
+            self.forget(slot)
 
     def any_cancelled(self) -> bool:
         """Whether a running task was cancelled since the plan was made."""
@@ -170,7 +188,7 @@ class Scheduler:
         task.emit(Embedded(self._pooling.pool(rows)))
         finish(task, StopReason.LIMIT, n_past=len(slot.tokens))
         self._release(slot)
-        self._forget(slot)
+        self.forget(slot)
 
     def _admit(self) -> None:
         for task in list(self.waiting):
@@ -190,6 +208,8 @@ class Scheduler:
         return promised + len(task.tokens) <= self._cache.full.n_cells
 
     def _start(self, slot: Slot, task: Task) -> None:
+        if self.memory is not None and task.request.cache_prompt:
+            self._remember(self.memory, slot, task)
         shared = common_prefix(slot.tokens, task.tokens) if task.request.cache_prompt else 0
         # The last token is always computed again: its logits are what the next choice needs.
         shared = self._cache.reusable(slot.id, min(shared, len(task.tokens) - 1))
@@ -205,6 +225,26 @@ class Scheduler:
             task.emit(Started(slot.id, task.n_prompt, shared))
             self._report_progress(slot, task)
         self._make_room()
+
+    def _remember(self, memory: PromptMemory, slot: Slot, task: Task) -> None:
+        """Keep what idle slots would lose, and fetch what was kept and fits the task better."""
+        if memory.takes_idle:
+            for idle in self.slots:
+                if idle is not slot and idle.task is None and idle.tokens:
+                    log.debug("slot %d: __TEST_TAG_CACHE_IDLE_SLOT__ kept and emptied", idle.id)
+                    memory.keep(idle.id, idle.tokens)
+                    self.forget(idle)
+        shared = common_prefix(slot.tokens, task.tokens)
+        if slot.tokens and shared >= MOSTLY * len(slot.tokens):
+            return
+        log.info("slot %d: updating prompt cache", slot.id)
+        memory.keep(slot.id, slot.tokens)
+        found = memory.best(task.tokens, better_than=shared)
+        if found is not None:
+            self.forget(slot)
+            self.clear_idle(len(found.tokens))
+            if memory.fetch(found, slot.id):
+                slot.tokens.extend(found.tokens)
 
     def _shift_full_contexts(self) -> None:
         """Have sequences that go on in a full context forget part of it."""
@@ -240,12 +280,16 @@ class Scheduler:
     def _make_room(self) -> None:
         """See to it that the pool can hold what the running tasks have and their next tokens."""
         while self._shortage() > 0:
-            idle = [slot for slot in self.slots if slot.task is None and slot.tokens]
-            if idle:
-                self._forget(min(idle, key=lambda slot: slot.last_used))
+            idle = self._oldest_idle()
+            if idle is not None:
+                self.forget(idle)
             else:
                 busy = [slot for slot in self.slots if slot.task is not None]
                 self._put_back(max(busy, key=lambda slot: slot.last_used))
+
+    def _oldest_idle(self) -> Slot | None:
+        idle = [slot for slot in self.slots if slot.task is None and slot.tokens]
+        return min(idle, key=lambda slot: slot.last_used, default=None)
 
     def _shortage(self) -> int:
         """Cells that the running tasks want and the pool has not got."""
@@ -258,7 +302,7 @@ class Scheduler:
         slot.task.state = TaskState.WAITING
         self.waiting.appendleft(slot.task)
         slot.task = None
-        self._forget(slot)
+        self.forget(slot)
 
     def _drop_cancelled(self) -> None:
         for task in [t for t in self.waiting if t.cancelled]:
@@ -272,6 +316,7 @@ class Scheduler:
         slot.task.state = TaskState.DONE
         slot.task = None
 
-    def _forget(self, slot: Slot) -> None:
+    def forget(self, slot: Slot) -> None:
+        """Empty an idle slot."""
         self._cache.truncate(slot.id, 0)
         slot.tokens.clear()

@@ -27,6 +27,7 @@ class RunSizes:
     n_cells_window: int
     n_batch: int
     n_ubatch: int
+    unified: bool = False
 
 
 def settle(config: EngineConfig, hparams: HParams) -> RunSizes:
@@ -68,6 +69,7 @@ def settle(config: EngineConfig, hparams: HParams) -> RunSizes:
         n_cells_window=n_cells if has_window and config.swa_full else n_window,
         n_batch=n_batch,
         n_ubatch=n_ubatch,
+        unified=unified,
     )
     log.info(
         "%d slots of %d tokens%s; KV cache of %d cells%s; batch %d, micro-batch %d",

@@ -86,6 +86,10 @@ class Stage:
         """
         self._scratch_of(self._plan(self._build(worst)).size)
 
+    def cache_of(self, il: int) -> tuple[Tensor, Tensor]:
+        """Keys and values [n_embd_gqa, n_cells] of a layer of this stage."""
+        return self._k[il], self._v[il]
+
     @property
     def is_output_only(self) -> bool:
         """Whether the stage has nothing to do when no logits are wanted."""

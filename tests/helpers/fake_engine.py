@@ -17,6 +17,8 @@ from app.engine.request import (
     GenerationRequest,
     Piece,
     PromptProgress,
+    SlotAction,
+    SlotReport,
     Started,
     StopReason,
     Timings,
@@ -181,6 +183,7 @@ class FakeEngine:
         self.refuses: Exception | None = None
         self.submitted: list[GenerationRequest] = []
         self.generations: list[FakeGeneration] = []
+        self.slot_actions: list[SlotAction] = []
         self.slot_infos: tuple[SlotInfo, ...] = ()
         self.statistics = NO_STATS
 
@@ -191,6 +194,16 @@ class FakeEngine:
         generation = FakeGeneration(len(self.generations), self.script(request))
         self.generations.append(generation)
         return generation
+
+    async def wake(self) -> None:
+        if self.state is EngineState.SLEEPING:
+            self.state = EngineState.READY
+
+    async def slot_action(self, action: SlotAction) -> SlotReport:
+        if self.refuses is not None:
+            raise self.refuses
+        self.slot_actions.append(action)
+        return SlotReport(action.id_slot, 84, 4096, 1.5)
 
     def slots(self) -> tuple[SlotInfo, ...]:
         return self.slot_infos

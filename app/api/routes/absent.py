@@ -28,10 +28,6 @@ class Absent:
 
 ABSENT: Final = (
     Absent(
-        ("/slots/{id_slot}",),
-        "This server does not support slots action. Start it with `--slot-save-path`",
-    ),
-    Absent(
         ("/v1/chat/completions/control", "/v1/streams/lookup"),
         "Control of running streams is not supported by this server",
     ),
@@ -51,10 +47,9 @@ ABSENT: Final = (
         "Audio is not supported by this model",
     ),
     Absent(("/v1/systemone",), "Decision models are not supported by this server"),
-    Absent(("/lora-adapters",), "LoRA adapters are not supported by this server"),
 )
 
-DISABLED: Final = ("/tools", "/cors-proxy")
+DISABLED: Final = ("/tools",)
 """Helpers of llama-server's page: 403 in their own form."""
 
 
@@ -65,8 +60,8 @@ def routes() -> list[Route]:
         for row in ABSENT
         for path in row.paths
     ]
-    listed += [Route(path, _disabled, methods=["GET", "POST"]) for path in DISABLED]
-    return [*listed, Route("/lora-adapters", _no_adapters, methods=["GET"])]
+    listed += [Route(path, disabled, methods=["GET", "POST"]) for path in DISABLED]
+    return listed
 
 
 def _refuses(message: str) -> Callable[[Request], Awaitable[Response]]:
@@ -76,10 +71,7 @@ def _refuses(message: str) -> Callable[[Request], Awaitable[Response]]:
     return refuse
 
 
-async def _disabled(request: Request) -> Response:
+async def disabled(request: Request) -> Response:
+    """Answer for a helper of the page that is switched off."""
     body = {"message": "this feature is disabled", "type": "feature_disabled"}
     return json_response({"error": {**body}}, 403)
-
-
-async def _no_adapters(request: Request) -> Response:
-    return json_response([])

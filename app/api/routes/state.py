@@ -13,7 +13,7 @@ from app.api.json_value import Json, JsonObject
 from app.api.responses import json_response
 from app.api.service import Service
 from app.api.shapes import new_id
-from app.engine.facade import SlotInfo
+from app.engine.facade import EngineState, SlotInfo
 from app.version import BUILD_INFO
 
 
@@ -126,8 +126,8 @@ def _props(service: Service) -> JsonObject:
         "bos_token": vocab.text(vocab.special.bos),
         "eos_token": vocab.text(vocab.special.eos),
         "build_info": BUILD_INFO,
-        "is_sleeping": False,
-        "cors_proxy_enabled": False,
+        "is_sleeping": engine.state is EngineState.SLEEPING,
+        "cors_proxy_enabled": settings.cors_proxy,
     }
 
 

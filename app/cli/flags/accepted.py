@@ -21,7 +21,6 @@ _LOGGING: Final = "log lines have one form"
 _PAGE: Final = "the page has no such feature"
 _MEDIA: Final = "models take text only"
 _REASONING: Final = "templates keep reasoning wherever they can"
-_NO_ENDPOINT: Final = "the endpoint is not offered"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +87,7 @@ _IGNORED: Final = (
         "-ctxcp, --ctx-checkpoints, --swa-checkpoints", _CACHING, "N", "LLAMA_ARG_CTX_CHECKPOINTS"
     ),
     _Row("-cms, --checkpoint-min-step", _CACHING, "N", "LLAMA_ARG_CHECKPOINT_MIN_SPACING_NT"),
-    _Row("-cram, --cache-ram", _CACHING, "N", "LLAMA_ARG_CACHE_RAM"),
-    _Row(
-        "--cache-idle-slots",
-        _CACHING,
-        "",
-        "LLAMA_ARG_CACHE_IDLE_SLOTS",
-        "--no-cache-idle-slots",
-        True,
-    ),
     _Row("--cache-reuse", _CACHING, "N", "LLAMA_ARG_CACHE_REUSE"),
-    _Row("--slot-save-path", _NO_ENDPOINT, "PATH"),
-    _Row("--sleep-idle-seconds", "the model stays loaded", "SECONDS"),
     _Row(
         "--reasoning-preserve",
         _REASONING,
@@ -116,13 +104,6 @@ _IGNORED: Final = (
     _Row("--path", _PAGE, "PATH", "LLAMA_ARG_STATIC_PATH"),
     _Row("--ui-config, --webui-config", _PAGE, "JSON", "LLAMA_ARG_UI_CONFIG"),
     _Row("--ui-config-file, --webui-config-file", _PAGE, "PATH", "LLAMA_ARG_UI_CONFIG_FILE"),
-    _Row(
-        "--ui-mcp-proxy, --webui-mcp-proxy",
-        _PAGE,
-        "",
-        "LLAMA_ARG_UI_MCP_PROXY",
-        "--no-ui-mcp-proxy, --no-webui-mcp-proxy",
-    ),
     _Row("--tools", _PAGE, "TOOL1,TOOL2,...", "LLAMA_ARG_TOOLS"),
     _Row("--tools-runtime", _PAGE, "OPTION", "LLAMA_ARG_TOOLS_RUNTIME"),
     _Row("--mcp-servers-config", _PAGE, "PATH", "LLAMA_ARG_MCP_SERVERS_CONFIG"),

@@ -4,6 +4,7 @@ and ServerSettings.
 
 from typing import Final
 
+from app.cli.flags import readers
 from app.cli.flags.option import Group, Option
 
 KEEPING: Final = Group(
@@ -16,6 +17,41 @@ KEEPING: Final = Group(
             env="LLAMA_ARG_CONTEXT_SHIFT",
             default=False,
             help="go on when the context is full: forget the middle and compute the rest again",
+        ),
+        Option(
+            dest="slot_save_path",
+            names=("--slot-save-path",),
+            read=readers.text,
+            metavar="PATH",
+            help="folder that POST /slots/{id} saves slots in and restores them from",
+        ),
+        Option(
+            dest="cache_ram",
+            names=("-cram", "--cache-ram"),
+            read=readers.within(-1),
+            metavar="N",
+            env="LLAMA_ARG_CACHE_RAM",
+            default=0,
+            help="MiB of memory for prompts that no slot holds any more, -1 for no limit, 0 for "
+            "none; from workers each crosses the network",
+        ),
+        Option(
+            dest="cache_idle_slots",
+            names=("--cache-idle-slots",),
+            off_names=("--no-cache-idle-slots",),
+            env="LLAMA_ARG_CACHE_IDLE_SLOTS",
+            default=True,
+            help="with --cache-ram and slots that share one pool, a new request has the idle slots "
+            "moved there",
+        ),
+        Option(
+            dest="sleep_idle_seconds",
+            names=("--sleep-idle-seconds",),
+            read=readers.within(-1),
+            metavar="SECONDS",
+            default=-1,
+            help="unload the model when nothing was asked for so long, until something is; -1 for "
+            "never",
         ),
     ),
 )

@@ -216,6 +216,15 @@ SERVER: Final = Group(
             help="POST /infill puts the suffix before the prefix, as some models want it",
         ),
         Option(
+            dest="ui_mcp_proxy",
+            names=("--ui-mcp-proxy", "--webui-mcp-proxy"),
+            off_names=("--no-ui-mcp-proxy", "--no-webui-mcp-proxy"),
+            env="LLAMA_ARG_UI_MCP_PROXY",
+            default=False,
+            help="offer /cors-proxy, through which a page reaches any server that this host "
+            "reaches: only among friends",
+        ),
+        Option(
             dest="sse_ping_interval",
             names=("--sse-ping-interval",),
             read=readers.within(-1),

@@ -6,8 +6,8 @@ from typing import Final
 
 from app.cli.flags.accepted import IGNORED, REFUSED
 from app.cli.flags.conversations import CHAT
-from app.cli.flags.environment import ENVIRONMENT
 from app.cli.flags.embeddings import EMBEDDINGS
+from app.cli.flags.environment import ENVIRONMENT
 from app.cli.flags.keeping import KEEPING
 from app.cli.flags.model import DEVICES, MODEL, ROPE, SIZES
 from app.cli.flags.option import Group, Option
