@@ -7,6 +7,7 @@ so that a busy one is reported at once, and opened last, when the devices are re
 import argparse
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -29,7 +30,7 @@ from app.rpc_backend.wire.constants import (
 )
 from app.rpc_backend.worker.server import RpcServer, ServerSettings, bind
 from app.rpc_backend.worker.session import DETAIL
-from app.rpc_backend.worker.tensor_cache import TensorCache
+from app.rpc_backend.worker.tensor_cache import DEFAULT_MAX_BYTES, TensorCache
 from app.version import BUILD_INFO
 
 log = logging.getLogger("app.cli.rpc_server")
@@ -75,7 +76,7 @@ def parse_options(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     cache = None
     if args.cache is not None:
         folder = Path(args.cache) if args.cache else default_cache_folder(environ)
-        cache = TensorCache(folder, _min_cached_bytes(environ))
+        cache = TensorCache(folder, _min_cached_bytes(environ), args.cache_size or None)
     return Options(
         host=args.host,
         port=args.port,
@@ -117,6 +118,14 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="keep large weights on disk, in DIR or where the stock worker keeps them",
     )
+    add(
+        "--cache-size",
+        type=_size,
+        default=DEFAULT_MAX_BYTES,
+        metavar="SIZE",
+        help="most that the cache may take, in MiB or with a unit (500M, 20G); what was used "
+        "longest ago goes first; 0 for no limit (default: 64G)",
+    )
     versions = sorted(VERSIONS)
     add(
         "--protocol",
@@ -147,6 +156,13 @@ def _positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number}: expected 1 or more")
     return number
+
+
+def _size(text: str) -> int:
+    found = re.fullmatch(r"(\d{1,12})([KMGT]?)(?:I?B)?", text.upper(), re.ASCII)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"'{text}': expected a size such as 500M or 20G")
+    return int(found[1]) << {"K": 10, "": 20, "M": 20, "G": 30, "T": 40}[found[2]]
 
 
 def _min_cached_bytes(environ: Mapping[str, str]) -> int:

@@ -143,3 +143,19 @@ def test_an_open_address_gets_a_loud_warning(capsys: pytest.CaptureFixture[str])
     for host in ("0.0.0.0", "::", "192.168.1.7"):
         _warn_when_open(host)
         assert "WARNING" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("500", 500 << 20), ("500M", 500 << 20), ("20g", 20 << 30), ("1TiB", 1 << 40), ("0", None)],
+)
+def test_the_limit_of_the_cache(text: str, expected: int | None) -> None:
+    options = parse_options(["-c", "/x", "--cache-size", text], {})
+    assert options.cache is not None
+    assert options.cache.max_bytes == expected
+
+
+@pytest.mark.parametrize("text", ["-1", "much", "5 G", "1e9", "٥G"])
+def test_a_limit_that_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(SystemExit):
+        parse_options(["-c", "/x", "--cache-size", text], {})

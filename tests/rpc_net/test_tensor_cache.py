@@ -1,7 +1,10 @@
 """Weights on disk: found by hash, never believed unchecked, never in the way of a client."""
 
 import logging
+import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -166,3 +169,66 @@ def test_a_worker_without_a_cache_takes_the_bytes(local: Device) -> None:
         tensor, _ = upload(device)
         assert device.get_tensor(tensor, 0, SIZE).result(20) == DATA
         device.close()
+
+
+def limited(cache: TensorCache, max_bytes: int) -> TensorCache:
+    return TensorCache(cache.folder, cache.min_bytes, max_bytes)
+
+
+def pieces(n: int) -> list[bytes]:
+    return [random.Random(i).randbytes(10_000) for i in range(n)]
+
+
+def age(path: Path, seconds: int) -> None:
+    """Make a file as if it was last used so long ago."""
+    used = path.stat().st_mtime - seconds
+    os.utime(path, (used, used))
+
+
+def test_what_was_used_longest_ago_makes_room(cache: TensorCache) -> None:
+    small = limited(cache, 35_000)
+    paths = []
+    for i, data in enumerate(pieces(3)):
+        paths.append(stored(small, data))
+        age(paths[-1], 100 - i)
+    assert small.restore(fnv1a_64(pieces(1)[0]), 10_000, lambda piece, at: None)
+    paths.append(stored(small, pieces(4)[3]))
+    assert [path.exists() for path in paths] == [True, False, True, True]
+
+
+def test_the_limit_holds_at_every_moment_between_tensors(cache: TensorCache) -> None:
+    small = limited(cache, 35_000)
+    for data in pieces(9):
+        stored(small, data)
+        assert sum(path.stat().st_size for path in small.folder.iterdir()) <= 35_000
+
+
+def test_data_above_the_limit_is_not_stored(cache: TensorCache) -> None:
+    assert limited(cache, SIZE - 1).writer(SIZE) is None
+
+
+def test_a_smaller_limit_counts_from_the_start_on(cache: TensorCache) -> None:
+    for data in pieces(5):
+        stored(cache, data)
+    assert limited(cache, 20_000).prepare()
+    assert len(list(cache.folder.iterdir())) == 2
+
+
+def test_files_of_others_are_left_alone(cache: TensorCache) -> None:
+    foreign = cache.folder / "notes.txt"
+    foreign.write_bytes(DATA)
+    assert limited(cache, 10).prepare()
+    assert foreign.exists()
+
+
+def test_what_a_killed_worker_left_is_removed_and_what_a_living_one_writes_is_not(
+    cache: TensorCache,
+) -> None:
+    ended = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], stdout=-1)
+    orphan = cache.folder / f".{int(ended.stdout)}-1.part"
+    living = cache.folder / f".{os.getpid()}-1.part"
+    for path in (orphan, living):
+        path.write_bytes(DATA)
+    assert cache.prepare()
+    assert not orphan.exists()
+    assert living.exists()
