@@ -113,11 +113,13 @@ class _Message:
         if not options.extracts_reasoning:
             if options.lead:
                 self._content.write_all(options.lead)
+            else:
+                self._content.drop_space()
             return
         space = yield from reader.space()
         started = yield from reader.skip(tags.start)
         if not started and options.beginning is not Beginning.REASONING:
-            self._content.write(space)
+            self._content.drop_space()
             return
         reasoning = TextWriter(reader, ReasoningDelta)
         if options.continues and not started:

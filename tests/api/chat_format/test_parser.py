@@ -187,6 +187,13 @@ def test_reasoning_comes_first_or_not_at_all() -> None:
     assert told(read(options, [*text])) == Told("", "a <tool_call> b", CALLS)
 
 
+def test_space_at_the_beginning_counts_only_where_nothing_can_come_before_it() -> None:
+    for extracts in (True, False):
+        thinks = ParseOptions(known("hermes", thinks=True), extracts_reasoning=extracts)
+        assert told(read(thinks, [*" \nHello "])) == Told("Hello ")
+    assert told(read(ParseOptions(known("hermes")), [*" \nHello "])) == Told(" \nHello ")
+
+
 def test_a_continued_answer_keeps_the_space_at_its_beginning() -> None:
     reasoning = ParseOptions(
         known("hermes", thinks=True), Beginning.REASONING, continues=True, lead="<think>I'm"
