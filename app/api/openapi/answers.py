@@ -65,6 +65,7 @@ _ERROR: Final = record(code=WHOLE, message=TEXT, type=TEXT)
 ANSWERS: Final[JsonObject] = {
     "Object": OBJECT,
     "Text": TEXT,
+    "Anything": ANYTHING,
     "Error": record(error=_ERROR),
     "Disabled": record(error=record(message=TEXT, type=constant("feature_disabled"))),
     "Health": record(status=constant("ok")),
@@ -72,6 +73,7 @@ ANSWERS: Final[JsonObject] = {
     "Props": record(default_generation_settings=OBJECT, total_slots=WHOLE, chat_template=TEXT),
     "Slots": listed(record(id=WHOLE, n_ctx=WHOLE, is_processing=FLAG)),
     "Adapters": listed(record(id=WHOLE, path=TEXT, scale=NUMBER)),
+    "SlotReport": record(id_slot=WHOLE),
     "Success": record(success=FLAG),
     "Chat": record(object=constant("chat.completion"), choices=listed(_CHAT_CHOICE), **_GENERATED),
     "TextCompletion": record(

@@ -7,7 +7,7 @@ from typing import Final
 from starlette.routing import BaseRoute, Route
 
 from app.api.json_value import Json, JsonObject
-from app.api.openapi.answers import ANSWERS, FLAG, TEXT
+from app.api.openapi.answers import ANSWERS, TEXT
 from app.api.openapi.operations import JSON, OPERATIONS, Operation
 from app.api.openapi.requests import REQUESTS
 from app.api.settings import ServerSettings
@@ -80,8 +80,8 @@ def _parameters(path: str, row: Operation) -> list[Json]:
     listed: list[Json] = []
     for name in re.findall(r"{(\w+)}", path):
         listed.append({"name": name, "in": "path", "required": True, "schema": TEXT})
-    for name in row.query:
-        listed.append({"name": name, "in": "query", "required": False, "schema": FLAG})
+    for name, schema in row.query:
+        listed.append({"name": name, "in": "query", "required": False, "schema": schema})
     return listed
 
 

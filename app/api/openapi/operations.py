@@ -7,7 +7,10 @@ refuse come from the table in `app.api.routes.absent`.
 from dataclasses import dataclass
 from typing import Final
 
+from app.api.json_value import JsonObject
+from app.api.openapi.answers import FLAG, TEXT
 from app.api.routes.absent import ABSENT, DISABLED
+from app.engine.request import SlotDeed
 
 JSON: Final = "application/json"
 GET: Final = "get"
@@ -30,7 +33,7 @@ class Operation:
     streams: bool = False
     media_type: str = JSON
     errors: tuple[int, ...] = ()
-    query: tuple[str, ...] = ()
+    query: tuple[tuple[str, JsonObject], ...] = ()
     is_public: bool = False
 
 
@@ -49,7 +52,7 @@ _READS: Final = (
         "Slots",
         method=GET,
         errors=(501,),
-        query=("fail_on_no_slot",),
+        query=(("fail_on_no_slot", FLAG),),
     ),
     Operation(
         ("/metrics",),
@@ -129,7 +132,18 @@ _COMPUTES: Final = (
         "RerankRequest",
         errors=(501,),
     ),
-    Operation(("/props",), "Change facts about the server", "Success", errors=(501,)),
+    Operation(
+        ("/props",), "Change facts about the server", "Success", "ObjectRequest", errors=(501,)
+    ),
+    Operation(
+        ("/slots/{id_slot}",),
+        "Save, restore or erase what a slot holds",
+        "SlotReport",
+        "SlotRequest",
+        errors=(501,),
+        query=(("action", {"enum": [deed.value for deed in SlotDeed]}),),
+    ),
+    Operation(("/lora-adapters",), "Scale LoRA adapters", "Success", "AdaptersRequest"),
 )
 _PAGE_PARTS: Final = {
     "/": "text/html",
@@ -149,6 +163,18 @@ _PAGES: Final = tuple(
     )
     for path, media_type in _PAGE_PARTS.items()
 )
+_PROXIED: Final = tuple(
+    Operation(
+        ("/cors-proxy",),
+        "What another server answers, for pages that may not ask it",
+        "Anything",
+        method=method,
+        media_type="*/*",
+        errors=(400, 403, 413, 500),
+        query=(("url", TEXT),),
+    )
+    for method in (GET, POST)
+)
 _REFUSES: Final = (
     *(
         Operation(row.paths, row.message, method=method.lower(), errors=(501,))
@@ -161,4 +187,4 @@ _REFUSES: Final = (
     ),
 )
 
-OPERATIONS: Final = (*_READS, *_GENERATES, *_COMPUTES, *_PAGES, *_REFUSES)
+OPERATIONS: Final = (*_READS, *_GENERATES, *_COMPUTES, *_PAGES, *_PROXIED, *_REFUSES)

@@ -137,6 +137,9 @@ REQUESTS: Final[JsonObject] = {
         _example(messages=[_HELLO], max_tokens=4),
         {"messages": _MESSAGES},
     ),
+    "ObjectRequest": OBJECT,
+    "AdaptersRequest": listed(record(id=WHOLE, scale={"type": "number"})),
+    "SlotRequest": _body({"filename": TEXT}, _example(filename="a.bin")),
     "TokenizeRequest": _body(
         {"content": TEXT, "add_special": _FLAG, "parse_special": _FLAG, "with_pieces": _FLAG},
         _example(content="Hello!"),
