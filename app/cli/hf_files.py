@@ -19,6 +19,7 @@ _log = logging.getLogger(__name__)
 _PREFERRED: Final = ("Q4_K_M", "Q8_0")
 _NO_MODELS: Final = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
 _SHARD: Final = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
+_QUANT: Final = re.compile(r"[-.](\w+)$", re.ASCII)
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _MAX_LISTED: Final = 20
 
@@ -97,6 +98,19 @@ def choose_file(source: HfSource, files: Sequence[str]) -> str:
         return models[0]
     shown = ", ".join(files[:_MAX_LISTED]) or "no GGUF file"
     raise ConfigError(f"{source.repo}: no file fits among {shown}")
+
+
+def cached_models(cache: Path) -> list[str]:
+    """Return the models of the cache as --hf-repo takes them, in alphabetical order."""
+    found: set[str] = set()
+    for folder in cache.glob("models--*--*"):
+        name = folder.name.removeprefix("models--").replace("--", "/", 1)
+        snapshot = _snapshot(HfSource(name, cache))
+        for path in snapshot.rglob("*.gguf") if snapshot else ():
+            quant = _QUANT.search(_SHARD.sub("", path.name).removesuffix(".gguf"))
+            if _is_model(path.name) and quant:
+                found.add(f"{name}:{quant[1].upper()}")
+    return sorted(found)
 
 
 def _is_model(file: str) -> bool:

@@ -1,4 +1,4 @@
-"""The command line and the environment of llama-serve, as configuration objects.
+"""Command line, environment and configuration files of llama-serve, as configuration objects.
 
 Everything that a user may say is read here and nowhere else; the flags themselves stand in
 `app.cli.flags`. Values that depend on several flags, on files or on one another are settled here.
@@ -19,6 +19,7 @@ from app.api.settings import (
     TlsSettings,
 )
 from app.cli.demo import DEMO_MODEL
+from app.cli.flags.config_files import ConfigFile
 from app.cli.flags.environment import cpu_choice
 from app.cli.flags.escapes import unescaped
 from app.cli.flags.parser import Parsed, parse
@@ -55,7 +56,9 @@ class Command:
 
     show_help: bool
     show_version: bool
+    show_completion: bool
     list_devices: bool
+    list_cache: bool
     source: ModelSource
     engine: EngineConfig
     server: ServerSettings
@@ -63,17 +66,22 @@ class Command:
     warnings: tuple[str, ...]
 
 
-def read_command(argv: Sequence[str], environ: Mapping[str, str]) -> Command:
-    """Return what arguments (without the program's name) and environment say.
+def read_command(
+    argv: Sequence[str], environ: Mapping[str, str], files: Sequence[ConfigFile] = ()
+) -> Command:
+    """Return what arguments (without the program's name), environment and files say.
 
     Raises: ConfigError, UnknownFlagError.
     """
-    parsed = parse(OPTIONS, argv, environ)
+    settings = [setting for file in files for setting in file.settings]
+    parsed = parse(OPTIONS, argv, environ, settings)
     source = _source(parsed, environ)
     return Command(
         show_help=parsed.flag("help"),
         show_version=parsed.flag("version"),
+        show_completion=parsed.flag("completion_bash"),
         list_devices=parsed.flag("list_devices"),
+        list_cache=parsed.flag("cache_list"),
         source=source,
         engine=_engine(parsed, source.path or Path()),
         server=for_vertex(

@@ -10,6 +10,10 @@ import os
 import sys
 from collections.abc import Sequence
 
+from app.cli.flags import table
+from app.cli.flags.completion import completion_script
+from app.cli.flags.config_files import config_paths, read_config_files
+from app.cli.hf_files import cache_folder, cached_models
 from app.cli.options import Command, read_command
 from app.cli.pipes import hush_stdout
 from app.errors import ConfigError, LlamaServeError
@@ -25,16 +29,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     # this when it is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
-        command = read_command(sys.argv[1:] if argv is None else argv, os.environ)
-        if command.show_help:
-            from app.cli.flags.table import usage
-
-            print(usage())
-            return 0
-        if command.show_version:
-            print(f"llama-serve {__version__} ({BUILD_INFO})")
+        files = read_config_files(config_paths(os.environ))
+        command = read_command(sys.argv[1:] if argv is None else argv, os.environ, files)
+        if (text := _printed(command)) is not None:
+            print(text)
             return 0
         setup_logging(command.logs)
+        for file in files:
+            _log.info("configuration from %s", file.path)
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
         for warning in command.warnings:
             _log.warning("%s", warning)
@@ -50,6 +52,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         hush_stdout()
         return 1
+
+
+def _printed(command: Command) -> str | None:
+    """Return what a command that only prints something prints."""
+    if command.show_help:
+        return table.usage()
+    if command.show_version:
+        return f"llama-serve {__version__} ({BUILD_INFO})"
+    if command.show_completion:
+        return completion_script("llama-serve", table.OPTIONS)
+    if command.list_cache:
+        models = cached_models(cache_folder(os.environ))
+        lines = [f"{i:4}. {model}" for i, model in enumerate(models, 1)]
+        return "\n".join([f"number of models in cache: {len(models)}", *lines])
+    return None
 
 
 def _serve(command: Command) -> int:

@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.hf_files import HfSource, cache_folder, choose_file, resolve, shards_of
+from app.cli.hf_files import (
+    HfSource,
+    cache_folder,
+    cached_models,
+    choose_file,
+    resolve,
+    shards_of,
+)
 from app.errors import ConfigError
 
 COMMIT = "479896ec924af6d40fd419ab8f4d1eb2101de00d"
@@ -106,3 +113,12 @@ def test_a_damaged_reference_is_no_way_out_of_the_cache(cache: Path) -> None:
 
 def test_a_token_does_not_show() -> None:
     assert "secret" not in repr(HfSource("o/n", Path(), token="secret"))
+
+
+def test_the_cache_lists_what_a_repository_flag_takes(cache: Path) -> None:
+    snapshot = cache / "models--org--name" / "snapshots" / COMMIT
+    for name in ("c-q4_k_m-00001-of-00002.gguf", "c-q4_k_m-00002-of-00002.gguf", "no.gguf"):
+        (snapshot / name).write_bytes(b"GGUF")
+    (cache / "models--org--half").mkdir()
+    assert cached_models(cache) == ["org/name:F32", "org/name:Q4_K_M", "org/name:Q8_0"]
+    assert cached_models(cache / "nowhere") == []

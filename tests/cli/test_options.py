@@ -23,7 +23,7 @@ SUITE = """--port 8080 --temp 0.8 --seed 42 --host 127.0.0.1 --offline
 SUITE_MORE = """--model a.gguf --model-draft b --hf-file c --models-dir d --models-max 2
     --models-preset e --cors-origins localhost --ubatch-size 8 --threads 2 --n-gpu-layers 99
     --cont-batching --embedding --reranking --metrics --kv-unified --swa-full --slots
-    --pooling mean --tags a,b -ctk f16 -ctv q8_0 -fa on --slot-save-path f --verbose
+    --pooling mean --tags a,b -ctk f16 -ctv q8_0 -fa on --slot-save-path . --verbose
     --context-shift --spec-type none --api-key k --spec-draft-n-max 2 --spec-draft-n-min 1
     --spec-synth-len 1 --spec-synth-rates 0.5,0.5 --no-ui --no-models-autoload --jinja
     --reasoning-format none --reasoning off --chat-template chatml --mmproj-url u --no-mmproj

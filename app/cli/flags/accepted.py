@@ -52,6 +52,7 @@ _IGNORED: Final = (
     _Row("--mmap", _MAPPING, "", "LLAMA_ARG_MMAP", "--no-mmap", True),
     _Row("--mlock", "memory is not locked", env="LLAMA_ARG_MLOCK"),
     _Row("-dio, --direct-io", _MAPPING, "", "LLAMA_ARG_DIO", "-ndio, --no-direct-io"),
+    _Row("--lora-init-without-apply", "there are no LoRA adapters"),
     _Row("--check-tensors", "tensor values are not checked"),
     _Row(
         "-cb, --cont-batching",
@@ -188,6 +189,7 @@ _SPECULATIVE_NUMBERS: Final = (
         "--spec-draft-n-cpu-moe, --spec-draft-ncmoe, -ncmoed, --n-cpu-moe-draft",
         "LLAMA_ARG_SPEC_DRAFT_N_CPU_MOE",
     ),
+    ("--spec-draft-sampling", "LLAMA_ARG_SPEC_DRAFT_SAMPLING"),
     ("--spec-synth-len", "LLAMA_ARG_SPEC_SYNTH_LEN"),
     ("--spec-synth-rates", "LLAMA_ARG_SPEC_SYNTH_RATES"),
     *(
@@ -215,7 +217,6 @@ _SPECULATIVE_NUMBERS: Final = (
 _REFUSED: Final = (
     _Row("--lora", "there are no LoRA adapters", "FNAME"),
     _Row("--lora-scaled", "there are no LoRA adapters", "FNAME:SCALE,..."),
-    _Row("--lora-init-without-apply", "there are no LoRA adapters"),
     _Row("--control-vector", "there are no control vectors", "FNAME"),
     _Row("--control-vector-scaled", "there are no control vectors", "FNAME:SCALE,..."),
     _Row("--control-vector-layer-range", "there are no control vectors", "START END"),
@@ -225,8 +226,6 @@ _REFUSED: Final = (
         "-mu, --model-url", "download the file and use -m, or use -hf", "URL", "LLAMA_ARG_MODEL_URL"
     ),
     _Row("-dr, --docker-repo", "use -hf or -m", "REPO", "LLAMA_ARG_DOCKER_REPO"),
-    _Row("-cl, --cache-list", "look into the cache folder of Hugging Face"),
-    _Row("--completion-bash", "there is no completion script"),
     *(
         _Row(f"--{name}", "name the model with -hf or -m")
         for name in (

@@ -51,6 +51,12 @@ MODEL: Final = Group(
             help="never use the network: the model must be in the cache",
         ),
         Option(
+            dest="cache_list",
+            names=("-cl", "--cache-list"),
+            default=False,
+            help="print the models in the cache of Hugging Face and exit",
+        ),
+        Option(
             dest="demo",
             names=("--demo",),
             default=False,

@@ -65,6 +65,15 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
+class Setting:
+    """A value from a configuration file: `key` is a flag without its dashes, or a variable."""
+
+    key: str
+    value: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """Flags that --help shows together."""
 

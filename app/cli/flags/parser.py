@@ -1,15 +1,16 @@
-"""Reads environment and command line into the values of a table of options.
+"""Reads configuration, environment and command line into the values of a table of options.
 
-The rules are those of llama.cpp's common/arg.cpp: the environment first, then the command line; `_`
-in a long flag is `-`; what occurs twice counts the second time, with a warning, unless it adds up;
-an unknown flag is an error. Nothing here knows what any flag is for.
+The rules are those of llama.cpp's common/arg.cpp: configuration files first, then the environment,
+then the command line; `_` in a long flag is `-`; what occurs twice counts the second time, with a
+warning, unless it adds up; an unknown flag is an error, but not in a configuration file, which
+several programs share. Nothing here knows what any flag is for.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
-from app.cli.flags.option import Option, Repeat, Status, Value
+from app.cli.flags.option import Option, Repeat, Setting, Status, Value
 from app.cli.flags.readers import FALSY, TRUTHY
 from app.errors import ConfigError
 
@@ -87,19 +88,24 @@ class Parsed:
         return any(given.option.dest == dest for given in self.given)
 
 
-def parse(options: Sequence[Option], argv: Sequence[str], environ: Mapping[str, str]) -> Parsed:
-    """Return what the environment and the arguments (without the program's name) say.
+def parse(
+    options: Sequence[Option],
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    settings: Sequence[Setting] = (),
+) -> Parsed:
+    """Return what settings, environment and arguments (without the program's name) say.
 
     Raises: UnknownFlagError, ConfigError naming the flag, the value and what was expected.
     """
     by_name = {name: option for option in options for name in (*option.names, *option.off_names)}
-    from_environment = list(_environment(options, environ))
-    from_arguments = list(_arguments(by_name, argv))
-    given = tuple(from_environment + from_arguments)
+    from_arguments = _arguments(by_name, argv)
+    from_settings, unknown = _configured(options, settings)
+    given = (*from_settings, *_environment(options, environ), *from_arguments)
     for item in given:
         if item.option.status is Status.REFUSED:
             raise ConfigError(f"{item.source} is not supported: {item.option.note}")
-    warnings = [*_repeated(from_arguments), *_ignored(given)]
+    warnings = [*unknown, *_repeated(from_arguments), *_ignored(given)]
     values = {option.dest: option.default for option in options}
     for item in given:
         values[item.option.dest] = _joined(values, item, given)
@@ -112,15 +118,42 @@ def _environment(options: Sequence[Option], environ: Mapping[str, str]) -> list[
         if option.env_off and option.env_off in environ:
             found.append(Given(option, False, option.env_off))
         elif option.env and option.env in environ:
-            word = environ[option.env]
-            if option.is_switch:
-                if word not in (*TRUTHY, *FALSY):
-                    _bad_value(option.env, word, "expected on or off")
-                if word in TRUTHY or option.off_names:
-                    found.append(Given(option, word in TRUTHY, option.env))
-            else:
-                found.append(_read(option, option.env, word))
+            item = _said(option, option.env, environ[option.env])
+            # A variable cannot switch off what has no flag for that.
+            if item.value is not False or option.off_names:
+                found.append(item)
     return found
+
+
+def _configured(
+    options: Sequence[Option], settings: Sequence[Setting]
+) -> tuple[list[Given], list[str]]:
+    """Return what settings say, and a warning for each that no option answers to."""
+    names = {n.lstrip("-"): option for option in options for n in (*option.names, option.env)}
+    off = {n.lstrip("-"): option for option in options for n in (*option.off_names, option.env_off)}
+    found: list[Given] = []
+    unknown: list[str] = []
+    for key, value, source in ((s.key, s.value, s.source) for s in settings):
+        if key in names:
+            found.append(_said(names[key], source, value))
+        elif key in off:
+            found.append(Given(off[key], not _is_on(source, value), source))
+        else:
+            unknown.append(f"{source} is ignored: there is no such flag")
+    return found, unknown
+
+
+def _said(option: Option, source: str, word: str) -> Given:
+    """What a variable or a setting says; a switch takes a word there."""
+    if option.is_switch:
+        return Given(option, _is_on(source, word), source)
+    return _read(option, source, word)
+
+
+def _is_on(source: str, word: str) -> bool:
+    if word not in (*TRUTHY, *FALSY):
+        _bad_value(source, word, "expected on or off")
+    return word in TRUTHY
 
 
 def _arguments(by_name: Mapping[str, Option], argv: Sequence[str]) -> list[Given]:
@@ -170,10 +203,14 @@ def _repeated(given: Sequence[Given]) -> list[str]:
     seen: set[str] = set()
     warnings: list[str] = []
     for item in given:
-        if item.option.repeat is Repeat.LAST and item.option.dest in seen:
+        if item.option.repeat is Repeat.LAST and item.option.dest in seen and _is_used(item):
             warnings.append(f"{item.source} was given more than once; the last one counts")
         seen.add(item.option.dest)
     return warnings
+
+
+def _is_used(item: Given) -> bool:
+    return item.option.status is Status.HONOURED
 
 
 def _ignored(given: Sequence[Given]) -> list[str]:

@@ -18,6 +18,12 @@ PROGRAM: Final = Group(
             dest="version", names=("--version",), default=False, help="print the version and exit"
         ),
         Option(
+            dest="completion_bash",
+            names=("--completion-bash",),
+            default=False,
+            help="print a script that completes flags in bash and exit",
+        ),
+        Option(
             dest="log_disable",
             names=("--log-disable",),
             default=False,
