@@ -194,6 +194,8 @@ def test_help_shows_each_flag_once_under_a_title() -> None:
     lines = usage().split("\n")
     titles = [line for line in lines if line.startswith("-----")]
     assert titles == [f"----- {group.title} -----" for group in GROUPS]
+    sections = list(dict.fromkeys(t.strip("- ").partition(":")[0] for t in titles))
+    assert sections[:3] == ["common params", "sampling params", "server params"]
     for row in HONOURED:
         head = ", ".join((*option(row).names, *option(row).off_names))
         assert sum(f"{line} ".startswith(f"{head} ") for line in lines) == 1, head

@@ -14,18 +14,16 @@ from app.cli.flags.option import Group, Option
 from app.cli.flags.requests import REQUESTS, sampling_group
 from app.cli.flags.server import PROGRAM, SERVER
 
+
+def _section(title: str, *groups: Group) -> tuple[Group, ...]:
+    """Groups under one of the headings of llama-server's --help."""
+    return tuple(Group(f"{title}: {group.title}", group.options) for group in groups)
+
+
 GROUPS: Final[tuple[Group, ...]] = (
-    MODEL,
-    DEVICES,
-    SIZES,
-    ROPE,
-    KEEPING,
-    SERVER,
-    CHAT,
-    EMBEDDINGS,
-    REQUESTS,
-    sampling_group(),
-    PROGRAM,
+    *_section("common params", PROGRAM, MODEL, DEVICES, SIZES, ROPE),
+    *_section("sampling params", sampling_group(), REQUESTS),
+    *_section("server params", SERVER, KEEPING, CHAT, EMBEDDINGS),
     ENVIRONMENT,
     IGNORED,
     REFUSED,
