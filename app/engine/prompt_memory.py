@@ -17,6 +17,8 @@ from app.engine.slots import common_prefix
 
 log = logging.getLogger(__name__)
 
+MIN_SHARE = 0.25
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kept:
@@ -56,9 +58,13 @@ class PromptMemory:
         log.debug("%d prompts kept, %d bytes", len(self._kept), self.n_bytes)
 
     def best(self, tokens: Sequence[int], *, better_than: int) -> Kept | None:
-        """Return the entry that shares most leading tokens, and more than `better_than`."""
+        """Return the entry that shares most leading tokens, and more than `better_than`.
+
+        One of which less than a quarter is shared stays for whom it was kept.
+        """
         scored = [(common_prefix(entry.tokens, tokens), entry) for entry in self._kept]
-        n_shared, entry = max(scored, key=lambda pair: pair[0], default=(0, None))
+        useful = [(n, entry) for n, entry in scored if n >= MIN_SHARE * len(entry.tokens)]
+        n_shared, entry = max(useful, key=lambda pair: pair[0], default=(0, None))
         return entry if n_shared > better_than else None
 
     def fetch(self, entry: Kept, seq: int) -> bool:

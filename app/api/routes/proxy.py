@@ -24,6 +24,7 @@ from app.errors import RequestError
 _PREFIX: Final = "x-llama-server-proxy-header-"
 _TIMEOUT_S: Final = 600.0
 _CONNECT_TIMEOUT_S: Final = 30.0
+_MAX_PORT: Final = 65535
 _NOT_PASSED: Final = frozenset(
     {
         "connection",
@@ -76,6 +77,8 @@ async def _forward(method: str, url: str, headers: Mapping[str, str], body: byte
         target = httpx.URL(url)
         if target.scheme not in ("http", "https") or not target.host:
             raise RequestError(f"target {url!r}: expected an http or https URL with a host", "url")
+        if target.port is not None and not 0 < target.port <= _MAX_PORT:
+            raise RequestError(f"target {url!r}: there is no port {target.port}", "url")
         if target.userinfo:
             raise RequestError("authentication in the target URL is not supported", "url")
         request = httpx.Request(method, target, headers=headers, content=body or None)
@@ -87,7 +90,7 @@ async def _forward(method: str, url: str, headers: Mapping[str, str], body: byte
         await opened.enter_async_context(client)
         try:
             answer = await client.send(request, stream=True, follow_redirects=True)
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.InvalidURL, OverflowError, UnicodeError) as error:
             raise ApiError(SERVER, f"proxy error: {str(error) or type(error).__name__}") from error
         opened.push_async_callback(answer.aclose)
         rest = opened.pop_all()
