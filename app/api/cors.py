@@ -3,7 +3,8 @@
 `*` with credentials echoes whatever Origin asks; `localhost` echoes only origins on this machine;
 anything else is a list of origins of which the asking one is echoed. A preflight is answered here,
 before keys and model are looked at, as browsers send it without any. See server_http_context::init
-in llama.cpp's tools/server/server-http.cpp.
+in llama.cpp's tools/server/server-http.cpp; answers to requests with credentials must say that
+these are allowed, which llama-server's say in preflights only.
 """
 
 from typing import Final
@@ -62,6 +63,8 @@ class Cors:
             if message["type"] == "http.response.start" and origin is not None:
                 headers = MutableHeaders(scope=message)
                 headers["Access-Control-Allow-Origin"] = origin
+                if self._cors.credentials:
+                    headers["Access-Control-Allow-Credentials"] = "true"
                 if origin != self._cors.origins:
                     headers.add_vary_header("Origin")
             await send(message)
