@@ -11,6 +11,7 @@ from app.tokenizer.base import Tokenizer, TokenType
 from app.tokenizer.factory import load_tokenizer
 from tests.tokenizer.golden_data import VocabFacts, vocabularies
 
+N_CASES = 694
 WITH_VECTORS = (
     "bert-bge",
     "command-r",
@@ -39,7 +40,7 @@ def load(path: Path) -> Tokenizer:
 
 def cases(path: Path) -> list[tuple[str, list[int]]]:
     texts = path.with_name(path.name + ".inp").read_bytes().decode("utf-8")
-    lines = path.with_name(path.name + ".out").read_text("utf-8").split("\n")
+    lines = path.with_name(path.name + ".out").read_text("utf-8").removesuffix("\n").split("\n")
     pairs = zip(texts.split("\n__ggml_vocab_test__\n"), lines, strict=False)
     return [(text, [int(number) for number in line.split()]) for text, line in pairs]
 
@@ -49,13 +50,20 @@ def test_every_vector_gives_its_ids(name: str, llama_cpp_tree: Path) -> None:
     path = llama_cpp_tree / f"models/ggml-vocab-{name}.gguf"
     tokenizer = load(path)
     all_cases = cases(path)
-    assert len(all_cases) >= 46
+    assert len(all_cases) == (50 if name == "qwen35" else 46)
     wrong = {
         text: (got, ids)
         for text, ids in all_cases
         if (got := tokenizer.encode(text, add_special=False, parse_special=False)) != ids
     }
     assert not wrong
+
+
+def test_no_vector_is_overlooked(llama_cpp_tree: Path) -> None:
+    folder = llama_cpp_tree / "models"
+    files = sorted(folder.glob("*.gguf.inp"))
+    assert [path.name for path in files] == [f"ggml-vocab-{name}.gguf.inp" for name in WITH_VECTORS]
+    assert sum(len(cases(path.with_suffix(""))) for path in files) == N_CASES
 
 
 @pytest.mark.parametrize("file", FACTS)
