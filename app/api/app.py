@@ -32,6 +32,7 @@ from app.api.routes import (
     infill,
     messages,
     metrics,
+    no_model,
     openapi,
     page,
     predict,
@@ -69,6 +70,12 @@ def create_app(service: Service) -> FastAPI:
 
 def _routes(service: Service) -> list[Route]:
     """What needs the model wakes it; what only tells of the server leaves it asleep."""
+    helpers = (
+        *openapi.routes(service),
+        *page.routes(service),
+        *proxy.routes(service),
+        *absent.routes(),
+    )
     wakers = (
         *generate.routes(service),
         *responses.routes(service),
@@ -79,16 +86,10 @@ def _routes(service: Service) -> list[Route]:
         *rerank.routes(service),
         *slots.routes(service),
     )
-    return [
-        *state.routes(service),
-        *(waking(service, route) for route in wakers),
-        *metrics.routes(service),
-        *openapi.routes(service),
-        *page.routes(service),
-        *proxy.routes(service),
-        *adapters.routes(service),
-        *absent.routes(),
-    ]
+    tellers = (*state.routes(service), *metrics.routes(service), *adapters.routes(service))
+    if service.without_model:
+        return [*helpers, *no_model.routes(service, [*tellers, *wakers])]
+    return [*tellers, *(waking(service, route) for route in wakers), *helpers]
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

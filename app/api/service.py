@@ -50,6 +50,7 @@ class Service:
     """State of the HTTP room."""
 
     settings: ServerSettings
+    without_model: bool = False
     started_at: float = field(default_factory=time.time)
     _model: Model | None = None
     _options: OrderedDict[int, RequestOptions] = field(default_factory=OrderedDict)
@@ -72,6 +73,8 @@ class Service:
 
     def unavailable(self) -> ApiError | None:
         """Return why nothing can be served now, or None."""
+        if self.without_model:
+            return None
         if self._model is None or self._model.engine.state is EngineState.LOADING:
             return ApiError(UNAVAILABLE, "Loading model")
         engine = self._model.engine

@@ -49,6 +49,11 @@ class ModelSource:
     hf: HfSource | None
     demo: bool
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is to be no model."""
+        return self.path is None and self.hf is None and not self.demo
+
 
 @dataclass(frozen=True, slots=True)
 class Command:

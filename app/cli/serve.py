@@ -16,7 +16,7 @@ from app.cli.flags.config_files import config_paths, read_config_files
 from app.cli.hf_files import cache_folder, cached_models
 from app.cli.options import Command, read_command
 from app.cli.pipes import hush_stdout
-from app.errors import ConfigError, LlamaServeError
+from app.errors import LlamaServeError
 from app.logs import setup_logging
 from app.version import BUILD_INFO, __version__
 
@@ -70,11 +70,10 @@ def _printed(command: Command) -> str | None:
 
 
 def _serve(command: Command) -> int:
-    source = command.source
-    if source.path is None and source.hf is None and not source.demo:
-        raise ConfigError(
+    if command.source.is_empty:
+        _log.warning(
             "no model: name a file with -m, a repository with -hf, or try --demo; "
-            "there is no router mode"
+            "this server can only say that it has none"
         )
     from app.cli.listen import open_listeners, remove_unix_paths
 

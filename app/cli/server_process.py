@@ -53,7 +53,7 @@ class ServerProcess:
     def __init__(self, command: Command, listeners: Sequence[Listener]) -> None:
         self._command = command
         self._listeners = listeners
-        self._service = Service(command.server)
+        self._service = Service(command.server, without_model=command.source.is_empty)
         self._server = _Server(_uvicorn_config(command, self._service))
         self._engine: LlamaEngine | None = None
         self._stopping = threading.Event()
@@ -87,7 +87,14 @@ class ServerProcess:
             _log.exception("loading ended unexpectedly")
             self._give_up(f"{type(error).__name__}: {error}")
 
+    def _tell_urls(self) -> None:
+        for listener in self._listeners:
+            _log.info("server is listening on %s", listener.url)
+
     def _load(self) -> None:
+        if self._service.without_model:
+            self._tell_urls()
+            return
         from app.cli.model_source import prepare_model
         from app.cli.progress import progress_bar
 
@@ -111,8 +118,7 @@ class ServerProcess:
         self._cleanup.callback(model.template.close)
         self._service.attach(model)
         _log.info("model loaded: %s", Path(engine.model.path).name)
-        for listener in self._listeners:
-            _log.info("server is listening on %s", listener.url)
+        self._tell_urls()
         if self._command.source.demo:
             print(_TRY.format(url=self._listeners[0].url), flush=True)
         # The first use starts a process; better now than when somebody waits.

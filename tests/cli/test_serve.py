@@ -16,7 +16,7 @@ import pytest
 
 from app.version import __version__
 from tests.helpers.assets import asset
-from tests.helpers.server_process import LLAMA_SERVE
+from tests.helpers.server_process import LLAMA_SERVE, running_server
 
 START_S = 60.0
 STOP_S = 10.0  # two seconds on a quiet machine; tests share theirs
@@ -103,7 +103,6 @@ def test_help() -> None:
     ("args", "message"),
     [
         (("--no-such-flag",), "error: invalid argument: --no-such-flag"),
-        ((), "error: no model"),
         (("-m", "x.gguf", "--host", "192.0.2.1"), "error: cannot listen on 192.0.2.1"),
         (("--lora", "x"), "error: --lora is not supported"),
     ],
@@ -114,6 +113,16 @@ def test_what_cannot_be_started_ends_with_one_line_and_status_one(
     done = run(*args)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith(message)
+
+
+def test_without_a_model_a_server_says_that_it_has_none() -> None:
+    with running_server() as server:
+        assert httpx.get(f"{server.url}/v1/models", timeout=10).json()["data"] == []
+        asked = {"messages": [{"role": "user", "content": "a"}]}
+        answer = httpx.post(f"{server.url}/v1/chat/completions", json=asked, timeout=10)
+        assert answer.status_code == 400
+        assert "no model" in answer.json()["error"]["message"]
+        assert "no model: name a file" in server.running.output
 
 
 def test_a_missing_model_ends_the_server(tmp_path: Path) -> None:

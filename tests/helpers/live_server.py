@@ -51,6 +51,13 @@ def live_server(
     service = Service(settings)
     if engine is not None:
         service.attach(Model(engine, fake_template(settings.chat.template or TEMPLATE)))
+    with serving(service) as live:
+        yield live
+
+
+@contextlib.contextmanager
+def serving(service: Service) -> Iterator[LiveServer]:
+    """Serve a service as it is."""
     config = uvicorn.Config(
         create_app(service),
         lifespan="off",
