@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.cli.flags import readers
-from app.cli.flags.option import Group, Option, Repeat, Status
+from app.cli.flags.option import Group, Option, Reader, Repeat, Status
 
 _PLACEMENT: Final = "placement follows -ts, -ngl and --device only"
 _FITTING: Final = "a model that does not fit is refused with the reason"
@@ -34,6 +34,7 @@ class _Row:
     off: str = ""
     default: bool | str | None = None
     status: Status = Status.IGNORED
+    read: Reader = readers.text
 
 
 _IGNORED: Final = (
@@ -44,10 +45,17 @@ _IGNORED: Final = (
     _Row("--op-offload", _PLACEMENT, off="--no-op-offload", default=True),
     _Row("--repack", _PLACEMENT, "", "LLAMA_ARG_REPACK", "-nr, --no-repack", True),
     _Row("--no-host", _PLACEMENT, env="LLAMA_ARG_NO_HOST"),
-    _Row("-fit, --fit", _FITTING, "[on|off]", "LLAMA_ARG_FIT", default="on"),
+    _Row("-fit, --fit", _FITTING, "[on|off]", "LLAMA_ARG_FIT", default="on", read=readers.on_off),
     _Row("-fitt, --fit-target", _FITTING, "MiB0,MiB1,...", "LLAMA_ARG_FIT_TARGET"),
     _Row("-fitc, --fit-ctx", _FITTING, "N", "LLAMA_ARG_FIT_CTX"),
-    _Row("-lm, --load-mode", _MAPPING, "MODE", "LLAMA_ARG_LOAD_MODE", default="auto"),
+    _Row(
+        "-lm, --load-mode",
+        _MAPPING,
+        "MODE",
+        "LLAMA_ARG_LOAD_MODE",
+        default="auto",
+        read=readers.one_of("auto", "none", "mmap", "mlock", "mmap+mlock", "dio"),
+    ),
     _Row("-lzm, --lazy-mode", _MAPPING, "MODE", "LLAMA_ARG_LAZY_MODE", default="auto"),
     _Row("--mmap", _MAPPING, "", "LLAMA_ARG_MMAP", "--no-mmap", True),
     _Row("--mlock", "memory is not locked", env="LLAMA_ARG_MLOCK"),
@@ -256,7 +264,7 @@ def _option(row: _Row, status: Status) -> Option:
         dest=f"{status.name.lower()}:{names[0]}",
         names=names,
         help=row.note,
-        read=None if is_switch else readers.text,
+        read=None if is_switch else row.read,
         metavar=row.metavar,
         off_names=_names(row.off),
         env=row.env,
