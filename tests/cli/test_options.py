@@ -184,6 +184,20 @@ def test_what_cannot_be_honoured_is_named(line: str, message: str) -> None:
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("-m", "-ngl hello", "-sm hello", "-lm hello", "-fit maybe"),
+        *("--repeat-last-n -1", "--dry-penalty-last-n -1", "--repeat-penalty 0"),
+        *(f"--repeat-penalty {value}" for value in ("-1", "nan", "inf", "-inf")),
+        *(f"--{of}-penalty {v}" for of in ("frequency", "presence") for v in ("nan", "inf")),
+    ],
+)
+def test_what_llama_cpp_refuses_in_its_own_test_is_refused(line: str) -> None:
+    with pytest.raises(ConfigError):
+        read(line)
+
+
 def test_a_variable_that_cannot_be_honoured_is_named() -> None:
     with pytest.raises(ConfigError, match="LLAMA_ARG_UI 'maybe'"):
         read(LLAMA_ARG_UI="maybe")
