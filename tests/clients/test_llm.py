@@ -23,7 +23,8 @@ def server() -> Iterator[None]:
 
 
 def ask(home: Path, *arguments: str) -> str:
-    return run_client(client_program("llm"), *arguments, LLM_USER_PATH=str(home)).strip()
+    environment = {"LLM_USER_PATH": str(home), "OPENAI_API_KEY": "none"}
+    return run_client(client_program("llm"), *arguments, **environment).strip()
 
 
 def test_an_answer_is_the_same_streamed_and_whole(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.clients.programs import client_program, run_client
 from tests.helpers.assets import asset
-from tests.helpers.server_process import running_server
+from tests.helpers.server_process import Server, running_server
 
 CONFIG = """
 [checks.not_a_server_error]
@@ -20,36 +20,50 @@ CHECKS = (
     "response_schema_conformance",
 )
 N_EXAMPLES = 12
-TIME_LIMIT_S = 60
+TIME_LIMIT_S = 60.0
+SIZES = ("-c", "512", "-np", "2", "-t", "1", "-n", "8")
+EVERYTHING = ("--phases=examples,fuzzing",)
+# Each value that a schema mentions, once; paths that mean the same are left to the other run.
+EACH_VALUE = ("--phases=coverage", "--include-path-regex=^/(v1|tok|detok|apply|infill|slots|lora)")
+EMBEDDING = ("--phases=examples,coverage,fuzzing", "--include-path-regex=(embedding|rank)")
 
 pytestmark = pytest.mark.clients
 
-MODES = {
-    "generating": ("--metrics", "--props", "-n", "8"),
-    "embedding": ("--embeddings", "--pooling", "mean"),
-}
 
-
-@pytest.mark.parametrize("mode", MODES)
-def test_nothing_is_a_500_and_all_is_as_described(mode: str, tmp_path: Path) -> None:
-    config = tmp_path / "schemathesis.toml"
+def ask_everything(server: Server, folder: Path, *flags: str) -> None:
+    """Run Schemathesis to its end; it must find nothing."""
+    config = folder / "schemathesis.toml"
     config.write_text(CONFIG)
-    sizes = ("-c", "512", "-np", "2", "-t", "1")
-    with running_server("-m", str(asset("stories260k")), *sizes, *MODES[mode]) as server:
-        started = time.monotonic()
-        run_client(
-            client_program("schemathesis"),
-            f"--config-file={config}",
-            "run",
-            f"{server.url}/openapi.json",
-            f"--checks={','.join(CHECKS)}",
-            "--phases=examples,coverage,fuzzing",
-            f"--max-examples={N_EXAMPLES}",
-            "--seed=1",
-            "--workers=2",
-            "--suppress-health-check=all",
-            "--generation-database=none",
-            HOME=str(tmp_path),
-        )
-        assert time.monotonic() - started < TIME_LIMIT_S
-        assert server.is_ready()
+    started = time.monotonic()
+    run_client(
+        client_program("schemathesis"),
+        f"--config-file={config}",
+        "run",
+        f"{server.url}/openapi.json",
+        f"--checks={','.join(CHECKS)}",
+        f"--max-examples={N_EXAMPLES}",
+        "--seed=1",
+        "--workers=2",
+        "--suppress-health-check=all",
+        "--generation-database=none",
+        *flags,
+        HOME=str(folder),
+    )
+    assert time.monotonic() - started < TIME_LIMIT_S
+    assert server.is_ready()
+
+
+def test_a_server_that_generates_is_as_described(tmp_path: Path) -> None:
+    slots = tmp_path / "slots"
+    slots.mkdir()
+    saved = ("--slot-save-path", str(slots))
+    model = str(asset("stories260k"))
+    with running_server("-m", model, *SIZES, "--metrics", "--props", *saved) as server:
+        ask_everything(server, tmp_path, *EVERYTHING)
+        ask_everything(server, tmp_path, *EACH_VALUE)
+
+
+def test_a_server_that_embeds_is_as_described(tmp_path: Path) -> None:
+    model = str(asset("stories260k"))
+    with running_server("-m", model, *SIZES, "--embeddings", "--pooling", "mean") as server:
+        ask_everything(server, tmp_path, *EMBEDDING)

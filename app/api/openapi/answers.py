@@ -66,6 +66,7 @@ ANSWERS: Final[JsonObject] = {
     "Object": OBJECT,
     "Text": TEXT,
     "Anything": ANYTHING,
+    "Event": record(data=TEXT),
     "Error": record(error=_ERROR),
     "Disabled": record(error=record(message=TEXT, type=constant("feature_disabled"))),
     "Health": record(status=constant("ok")),

@@ -88,7 +88,7 @@ def _parameters(path: str, row: Operation) -> list[Json]:
 def _success(row: Operation) -> JsonObject:
     content: JsonObject = {row.media_type: {"schema": _reference(row.answer)}}
     if row.streams:
-        content[_EVENTS] = {"schema": TEXT}
+        content[_EVENTS] = {"schema": _reference("Event")}
     return {"description": "The answer", "content": content}
 
 

@@ -21,7 +21,12 @@ WEATHER = {
 
 def main(url: str) -> dict[str, object]:
     client = Anthropic(base_url=url, api_key="none", max_retries=0)
-    plain = {"model": "any", "messages": QUESTION, "temperature": 0.0, "max_tokens": 16}
+    plain = {
+        "model": "any",
+        "messages": QUESTION,
+        "max_tokens": 16,
+        "extra_body": {"temperature": 0},
+    }
     forced = plain | {
         "tools": [WEATHER],
         "tool_choice": {"type": "tool", "name": "get_weather"},
