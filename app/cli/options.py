@@ -22,6 +22,8 @@ from app.cli.demo import DEMO_MODEL
 from app.cli.flags.config_files import ConfigFile
 from app.cli.flags.environment import cpu_choice
 from app.cli.flags.escapes import unescaped
+from app.cli.flags.keeping import sleep_idle_s, slot_folder
+from app.cli.flags.origins import cors_origins
 from app.cli.flags.parser import Parsed, parse
 from app.cli.flags.readers import parse_override
 from app.cli.flags.requests import sampling_dest
@@ -141,7 +143,7 @@ def _engine(parsed: Parsed, model_path: Path) -> EngineConfig:
         context_shift=parsed.flag("context_shift"),
         cache_ram_mib=parsed.integer("cache_ram"),
         cache_idle_slots=parsed.flag("cache_idle_slots"),
-        sleep_idle_s=_sleep_idle(parsed.integer("sleep_idle_seconds")),
+        sleep_idle_s=sleep_idle_s(parsed),
         warmup=parsed.flag("warmup"),
         profile=parsed.flag("profile"),
         rope=_rope(parsed),
@@ -164,12 +166,6 @@ def _pooling(parsed: Parsed) -> Pooling | None:
         elif given.option.dest == "pooling":
             pooling = Pooling[str(given.value).upper()]
     return pooling
-
-
-def _sleep_idle(seconds: int) -> float | None:
-    if seconds == 0:
-        raise ConfigError("--sleep-idle-seconds 0: expected 1 or more, or -1")
-    return None if seconds < 0 else float(seconds)
 
 
 def _slots(n: int) -> int:
@@ -206,7 +202,7 @@ def _server(parsed: Parsed, source: ModelSource, *, slots_debug: bool) -> Server
         api_keys=(*parsed.texts("api_key"), *_keys_in_file(parsed.text("api_key_file"))),
         api_prefix=parsed.text("api_prefix").rstrip("/"),
         cors=CorsSettings(
-            _cors_origins(parsed),
+            cors_origins(parsed),
             parsed.text("cors_methods"),
             parsed.text("cors_headers"),
             parsed.flag("cors_credentials"),
@@ -220,7 +216,7 @@ def _server(parsed: Parsed, source: ModelSource, *, slots_debug: bool) -> Server
         endpoint_props=parsed.flag("props"),
         endpoint_metrics=parsed.flag("metrics"),
         slots_debug=slots_debug,
-        slot_save_path=_folder("--slot-save-path", parsed.text("slot_save_path")),
+        slot_save_path=slot_folder(parsed),
         cors_proxy=parsed.flag("ui_mcp_proxy"),
         embeddings=_embeds(parsed),
         reranking=_embeds(parsed) and _pooling(parsed) is Pooling.RANK,
@@ -230,21 +226,6 @@ def _server(parsed: Parsed, source: ModelSource, *, slots_debug: bool) -> Server
         chat=_chat(parsed),
         defaults=_defaults(parsed),
     )
-
-
-def _cors_origins(parsed: Parsed) -> str:
-    """Pages elsewhere are not let at a proxy into this network unless that is said."""
-    asked = parsed.is_given("cors_origins")
-    return "localhost" if parsed.flag("ui_mcp_proxy") and not asked else parsed.text("cors_origins")
-
-
-def _folder(flag: str, path: str) -> Path | None:
-    if not path:
-        return None
-    folder = Path(path).expanduser()
-    if not folder.is_dir():
-        raise ConfigError(f"{flag} {path}: expected a folder")
-    return folder
 
 
 def _default_name(source: ModelSource) -> str:
@@ -362,9 +343,7 @@ def _remarks(parsed: Parsed) -> list[str]:
     remarks: list[str] = []
     if (mode := parsed.text("split_mode")) in ("row", "tensor"):
         remarks.append(f"--split-mode {mode} is not supported: whole layers are split")
-    if _cors_origins(parsed) == "*" and not (
-        parsed.texts("api_key") or parsed.text("api_key_file")
-    ):
+    if cors_origins(parsed) == "*" and not (parsed.texts("api_key") or parsed.text("api_key_file")):
         remarks.append("no API key is set and any web page may call the server (--cors-origins)")
     return remarks
 

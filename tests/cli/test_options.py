@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app.api.settings import ServerSettings
+from app.api.settings import PredictSettings, ServerSettings
 from app.cli.flags.escapes import unescaped
 from app.cli.flags.option import Status
 from app.cli.flags.parser import UnknownFlagError
@@ -283,3 +283,33 @@ def test_help_names_every_flag() -> None:
     text = usage()
     assert all(name in text for group in GROUPS for o in group.options for name in o.names)
     assert max(map(len, text.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("flags", [["--ui-mcp-proxy"], ["--tools", "all"], ["--agent"]])
+def test_pages_elsewhere_are_not_let_at_tools_unless_said(flags: list[str]) -> None:
+    assert read_command(flags, {}).server.cors.origins == "localhost"
+    assert read_command([*flags, "--cors-origins", "*"], {}).server.cors.origins == "*"
+    assert read_command([], {}).server.cors.origins == "*"
+
+
+def test_what_is_kept_is_said_by_flags(tmp_path: Path) -> None:
+    argv = ["--slot-save-path", str(tmp_path), "-cram", "-1", "--no-cache-idle-slots"]
+    command = read_command([*argv, "--sleep-idle-seconds", "3", "--context-shift"], {})
+    assert command.server.slot_save_path == tmp_path
+    engine = command.engine
+    assert (engine.cache_ram_mib, engine.cache_idle_slots, engine.sleep_idle_s) == (-1, False, 3.0)
+    assert engine.context_shift
+    assert read_command([], {}).engine.sleep_idle_s is None
+    for wrong in (["--sleep-idle-seconds", "0"], ["--slot-save-path", str(tmp_path / "none")]):
+        with pytest.raises(ConfigError):
+            read_command(wrong, {})
+
+
+def test_vertex_says_port_and_paths() -> None:
+    environ = {"AIP_MODE": "PREDICTION", "AIP_HTTP_PORT": "7000", "AIP_HEALTH_ROUTE": "alive"}
+    server = read_command(["--port", "8000"], environ).server
+    assert server.port == 7000
+    assert server.predict == PredictSettings("/predict", "/alive")
+    assert read_command([], {"AIP_HTTP_PORT": "7000"}).server.predict is None
+    with pytest.raises(ConfigError, match="AIP_HTTP_PORT"):
+        read_command([], environ | {"AIP_HTTP_PORT": "x"})

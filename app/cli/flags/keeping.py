@@ -2,10 +2,13 @@
 and ServerSettings.
 """
 
+from pathlib import Path
 from typing import Final
 
 from app.cli.flags import readers
 from app.cli.flags.option import Group, Option
+from app.cli.flags.parser import Parsed
+from app.errors import ConfigError
 
 KEEPING: Final = Group(
     "keeping",
@@ -55,3 +58,25 @@ KEEPING: Final = Group(
         ),
     ),
 )
+
+
+def sleep_idle_s(parsed: Parsed) -> float | None:
+    """Return seconds of idleness before the model is unloaded, None for never.
+
+    Raises: ConfigError.
+    """
+    seconds = parsed.integer("sleep_idle_seconds")
+    if seconds == 0:
+        raise ConfigError("--sleep-idle-seconds 0: expected 1 or more, or -1")
+    return None if seconds < 0 else float(seconds)
+
+
+def slot_folder(parsed: Parsed) -> Path | None:
+    """Return the folder of saved slots, None for none. Raises: ConfigError."""
+    path = parsed.text("slot_save_path")
+    if not path:
+        return None
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        raise ConfigError(f"--slot-save-path {path}: expected a folder")
+    return folder
