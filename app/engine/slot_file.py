@@ -88,7 +88,7 @@ def save(
     state += held.window.astype("<i4").tobytes()
     digest = hashlib.blake2b(packed + state, digest_size=DIGEST_BYTES)
     try:
-        with open(partial, "xb") as file:
+        with open(partial, "wb") as file:
             payload = _PACKED.pack(PACKED, VERSION, len(tokens)) + packed
             file.write(_FRAME.pack(MAGIC, VERSION, len(payload) // 4) + payload + state)
             for part in rows:
