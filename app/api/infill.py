@@ -24,7 +24,9 @@ _SNIPPET: Final = "\n\n--- snippet ---\n\n"
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Tokens that there is room for: in a batch, in the context, and for the answer."""
+    """Tokens that there is room for: in a batch, in the context, and for the answer, -1 if nobody
+    knows.
+    """
 
     n_batch: int
     n_ctx: int
@@ -67,7 +69,8 @@ def infill_prompt(
     n_batch = min(room.n_batch, room.n_ctx - n_answer)
     n_prefix = 3 * (n_batch // 4)
     n_suffix = max(0, n_batch // 4 - (2 + len(begun)))
-    n_extra = max(0, room.n_ctx - n_batch - max(2 * room.n_predict, room.n_ctx // 4))
+    n_kept_free = room.n_ctx // 4 if room.n_predict < 0 else max(2 * room.n_predict, 8)
+    n_extra = max(0, room.n_ctx - n_batch - n_kept_free)
     before = (fim.prefix, *_last(prefix, n_prefix), *begun)
     after = (fim.suffix, *suffix[:n_suffix])
     first, second = (after, before) if suffix_first else (before, after)

@@ -87,14 +87,20 @@ def test_the_last_files_are_kept_where_the_context_is_small() -> None:
     assert told == "defgh<s><pre>def f(<suf>): pass<mid>"
 
 
-@pytest.mark.parametrize("n_ctx", [1, 7, 64, 300])
+@pytest.mark.parametrize("n_ctx", [64, 300, 4096])
 @pytest.mark.parametrize("n_predict", [-1, 0, 64, 10**6])
 def test_long_texts_leave_room_for_an_answer(n_ctx: int, n_predict: int) -> None:
     tokenizer = GapTokenizer(files=True)
     body: dict[str, Any] = {"input_prefix": "a" * 999, "input_suffix": "b" * 999}
     body["input_extra"] = [{"text": "c" * 999}]
     prompt = infill_prompt(tokenizer, body, Room(2048, n_ctx, n_predict), suffix_first=False)
-    assert len(prompt) <= max(4, n_ctx + 2 - n_ctx // 4)
+    assert len(prompt) + 4 <= n_ctx
+
+
+@pytest.mark.parametrize("n_ctx", [1, 3, 8])
+def test_a_context_without_room_holds_the_gap_alone(n_ctx: int) -> None:
+    prompt = infill_prompt(GapTokenizer(), GAP, Room(2048, n_ctx, -1), suffix_first=False)
+    assert [token for token in prompt if token >= PRE] == [PRE, SUF, MID]
 
 
 def test_a_vocabulary_without_such_tokens_says_which_are_missing() -> None:

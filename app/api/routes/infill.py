@@ -23,7 +23,8 @@ def routes(service: Service) -> list[Route]:
         fim_tokens(engine.tokenizer.vocab)
         options = options_for(service, body)
         grammar = read_constraint(body, settings.defaults.grammar)
-        room = Room(settings.infill_batch, engine.model.n_ctx, options.n_predict)
+        n_predict = max(settings.defaults.n_predict, options.n_predict)
+        room = Room(settings.infill_batch, engine.model.n_ctx, n_predict)
         prompt = await asyncio.to_thread(
             infill_prompt, engine.tokenizer, body, room, suffix_first=settings.spm_infill
         )
