@@ -173,3 +173,19 @@ def test_requests_wake_an_engine_and_all_are_served(sleeper: LlamaEngine) -> Non
 def test_a_sleeping_engine_can_be_stopped(sleeper: LlamaEngine) -> None:
     sleeper.stop()
     assert sleeper.state is EngineState.STOPPED
+
+
+def test_a_slot_of_other_weights_is_refused(stories: Path, tmp_path: Path) -> None:
+    one, other = (
+        write_tiny(tmp_path / f"{seed}.gguf", stories, TinyConfig("llama", seed=seed))
+        for seed in (1, 2)
+    )
+    file = tmp_path / "slot.bin"
+    with running_engine(config(one)) as asker:
+        asker.ask(request(asker, OTHER, id_slot=0))
+        act(asker, SlotDeed.SAVE, 0, file)
+    with (
+        running_engine(config(other)) as asker,
+        pytest.raises(RequestError, match="another model"),
+    ):
+        act(asker, SlotDeed.RESTORE, 0, file)

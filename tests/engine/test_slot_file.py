@@ -92,7 +92,9 @@ def test_what_is_no_file_is_refused(tmp_path: Path, what: str) -> None:
         check(path, EXPECTED)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@settings(
+    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200
+)
 @given(at=st.integers(0, 10**6), bit=st.integers(0, 7))
 def test_one_wrong_bit_anywhere_is_noticed(tmp_path: Path, at: int, bit: int) -> None:
     path = written(tmp_path)
@@ -103,7 +105,9 @@ def test_one_wrong_bit_anywhere_is_noticed(tmp_path: Path, at: int, bit: int) ->
         check(path, EXPECTED)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
+@settings(
+    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100
+)
 @given(n=st.integers(0, 10**6), more=st.binary(max_size=8))
 def test_a_file_of_another_length_is_noticed(tmp_path: Path, n: int, more: bytes) -> None:
     path = written(tmp_path)
@@ -115,7 +119,7 @@ def test_a_file_of_another_length_is_noticed(tmp_path: Path, n: int, more: bytes
             check(path, EXPECTED)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.binary(max_size=200))
 def test_any_bytes_are_a_refusal(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "slot.bin"
