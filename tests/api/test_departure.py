@@ -11,6 +11,7 @@ from tests.helpers.fake_engine import FakeEngine, Hold, Step, finished, says
 from tests.helpers.live_server import LiveServer, live_server
 
 WAIT_S = 10.0
+HELLO = [{"role": "user", "content": "hi"}]
 
 
 def holding(at: int, hold: Hold) -> FakeEngine:
@@ -89,15 +90,26 @@ def test_headers_come_as_soon_as_a_slot_is_found() -> None:
         sock.close()
 
 
-def test_silence_in_a_stream_is_broken_by_comments() -> None:
+@pytest.mark.parametrize(
+    ("path", "body", "end"),
+    [
+        ("/completion", {"prompt": "a"}, '"stop":true'),
+        ("/v1/chat/completions", {"messages": HELLO}, "[DONE]"),
+        ("/v1/responses", {"input": "a"}, "response.completed"),
+        ("/v1/messages", {"messages": HELLO}, "message_stop"),
+    ],
+)
+def test_silence_in_a_stream_is_broken_by_comments(
+    path: str, body: dict[str, object], end: str
+) -> None:
     hold = Hold()
     with live_server(holding(1, hold)) as server:
-        body = {"prompt": "a", "stream": True, "sse_ping_interval": 1}
-        with server.client.stream("POST", "/completion", json=body) as answer:
+        body = body | {"stream": True, "sse_ping_interval": 1}
+        with server.client.stream("POST", path, json=body) as answer:
             parts = answer.iter_text()
             assert next(parts) == ":\n\n"
             hold.release.set()
-            assert '"stop":true' in "".join(parts)
+            assert end in "".join(parts)
 
 
 def test_no_comments_before_the_headers_or_when_switched_off() -> None:

@@ -74,7 +74,7 @@ def test_whole_answer(server: LiveServer) -> None:
     usage = answer["usage"]
     assert (usage["input_tokens"], usage["output_tokens"]) == (n_prompt, 12)
     assert usage["total_tokens"] == n_prompt + 12
-    assert usage["input_tokens_details"] == {"cached_tokens": 0}
+    assert usage["input_tokens_details"] == {"cached_tokens": 0, "cache_write_tokens": 0}
     assert usage["output_tokens_details"] == {"reasoning_tokens": 0}
 
 
@@ -149,14 +149,9 @@ def test_every_event_is_what_openai_declares(
     engine.script = script
     events: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
     told = stream(server, tools=[TOOL], include=["reasoning.encrypted_content"])
-    for event in [
-        *told,
-        {"type": "response.completed", "sequence_number": 0, "response": ask(server)},
-    ]:
-        if "response" in event and event["response"]["usage"] is not None:
-            # a field that this version of the client wants, and OpenAI's own answers had not before
-            event["response"]["usage"]["input_tokens_details"]["cache_write_tokens"] = 0
+    for event in told:
         events.validate_python(event)
+    Response.model_validate(ask(server, tools=[TOOL]))
 
 
 def test_the_limit_makes_an_answer_incomplete(server: LiveServer) -> None:

@@ -139,7 +139,10 @@ class ResponsesDialect:
         )
         return {
             "input_tokens": end.n_prompt_tokens,
-            "input_tokens_details": {"cached_tokens": end.n_cached_tokens},
+            "input_tokens_details": {
+                "cached_tokens": end.n_cached_tokens,
+                "cache_write_tokens": 0,
+            },
             "output_tokens": end.n_decoded,
             "output_tokens_details": {"reasoning_tokens": min(n_reasoning, end.n_decoded)},
             "total_tokens": end.n_prompt_tokens + end.n_decoded,
