@@ -1,6 +1,5 @@
 """The whole as a user runs it: `llama-serve --rpc` over two workers, asked by real clients."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from tests.helpers.server_process import (
 )
 
 MEMORY_ALLOWANCE_BYTES = 600_000_000
-CANCEL_TIMEOUT_S = 2.0
 QUESTION: list[ChatCompletionMessageParam] = [
     {"role": "user", "content": "What is the capital of France?"}
 ]
@@ -115,26 +113,6 @@ def test_a_prompt_that_is_too_long_is_a_400(client: OpenAI) -> None:
 def test_a_bad_parameter_is_a_400_that_names_it(client: OpenAI) -> None:
     with pytest.raises(BadRequestError, match=r"n_predict|max_tokens"):
         client.completions.create(model="any", prompt="Hi", max_tokens=-7)
-
-
-def busy_slots(server: Server) -> int:
-    slots = httpx.get(f"{server.url}/slots", timeout=10).json()
-    return sum(slot["is_processing"] for slot in slots)
-
-
-def wait_for_busy(server: Server, n: int, timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
-    while busy_slots(server) != n:
-        assert time.monotonic() < deadline, f"{busy_slots(server)} slots busy: expected {n}"
-
-
-@pytest.mark.parametrize("prompt", ["Once upon a time", "word " * 1900])
-def test_a_client_that_leaves_frees_its_slot(server: Server, prompt: str) -> None:
-    wait_for_busy(server, 0, 30)
-    body = {"prompt": prompt, "n_predict": 2000, "stream": True, "ignore_eos": True}
-    with httpx.stream("POST", f"{server.url}/completion", json=body, timeout=60):
-        wait_for_busy(server, 1, 10)
-    wait_for_busy(server, 0, CANCEL_TIMEOUT_S)
 
 
 def test_everything_on_workers_leaves_the_main_host_small(
