@@ -4,14 +4,23 @@ from collections.abc import Iterator
 
 import openai
 import pytest
-from openai.types.chat import ChatCompletionMessageParam
+from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
 
+from app.api.settings import ChatSettings, ServerSettings
 from app.engine.request import Failed, GenerationRequest
 from app.errors import DeviceLostError
 from tests.helpers.fake_engine import FakeEngine, Step, says
 from tests.helpers.live_server import live_server
 
 HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hi"}]
+LOOK_UP: ChatCompletionToolParam = {
+    "type": "function",
+    "function": {"name": "look_up", "parameters": {"type": "object", "properties": {}}},
+}
+CALLS_TOOLS = """{% for m in messages %}{{ m.content }}{% if m.tool_calls %}
+{%- for c in m.tool_calls %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}
+{%- endif %}{% endfor %}{% if tools %}{{ tools | tojson }}{% endif %}{# arguments #}"""
+CALL = ("<tool_", 'call>{"name": "look_up", "argu', 'ments": {"word": "tea"}}</tool_call>')
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +88,42 @@ def test_several_prompts_count_once_each(client: openai.OpenAI) -> None:
     assert answer.usage is not None
     assert answer.usage.prompt_tokens == 2 + 3
     assert answer.usage.completion_tokens == 4 * 11
+
+
+@pytest.fixture
+def caller() -> Iterator[openai.OpenAI]:
+    settings = ServerSettings(chat=ChatSettings(template=CALLS_TOOLS))
+    with live_server(FakeEngine(says(*CALL)), settings) as server:
+        base_url = f"http://127.0.0.1:{server.port}/v1"
+        with openai.OpenAI(api_key="none", base_url=base_url, max_retries=0) as made:
+            yield made
+
+
+def test_a_tool_call(caller: openai.OpenAI) -> None:
+    answer = caller.chat.completions.create(model="any", messages=HELLO, tools=[LOOK_UP])
+    choice = answer.choices[0]
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.tool_calls is not None
+    call = choice.message.tool_calls[0]
+    assert call.type == "function" and call.id
+    assert (call.function.name, call.function.arguments) == ("look_up", '{"word": "tea"}')
+
+
+def test_a_tool_call_in_a_stream_with_usage(caller: openai.OpenAI) -> None:
+    with caller.chat.completions.stream(
+        model="any", messages=HELLO, tools=[LOOK_UP], stream_options={"include_usage": True}
+    ) as stream:
+        pieces = [
+            event.arguments_delta
+            for event in stream
+            if event.type == "tool_calls.function.arguments.delta"
+        ]
+        final = stream.get_final_completion()
+    calls = final.choices[0].message.tool_calls
+    assert calls is not None
+    assert "".join(pieces) == calls[0].function.arguments == '{"word": "tea"}'
+    assert final.choices[0].finish_reason == "tool_calls"
+    assert final.usage is not None and final.usage.completion_tokens == len("".join(CALL))
 
 
 def test_errors_have_their_type(client: openai.OpenAI) -> None:
