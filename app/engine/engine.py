@@ -22,7 +22,7 @@ from app.engine.admission import build_sampler, check_request
 from app.engine.config import EngineConfig
 from app.engine.counters import Counters
 from app.engine.errors import EngineUnavailableError
-from app.engine.facade import EngineState, EngineStats, ModelInfo, SlotInfo
+from app.engine.facade import EngineState, EngineStats, ModelInfo, SlotInfo, WorkerStats
 from app.engine.generation import LlamaGeneration
 from app.engine.loader import LoadedModel, load_model
 from app.engine.output import LineLimits, TextAssembler
@@ -83,6 +83,7 @@ class LlamaEngine:
         self._wake = threading.Condition()
         self._stopping = threading.Event()
         self._settled = threading.Event()
+        self._sleeping_workers: tuple[WorkerStats, ...] = ()
         self._post = EventPost()
         self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
 
@@ -178,7 +179,7 @@ class LlamaEngine:
         scheduler, model = self._scheduler, self._model
         processing = sum(s.task is not None for s in scheduler.slots) if scheduler else 0
         deferred = len(self._inbox) + (len(scheduler.waiting) if scheduler else 0)
-        workers = model.pool.worker_stats() if model else ()
+        workers = model.pool.worker_stats() if model else self._sleeping_workers
         return self._counters.snapshot(processing, deferred, workers)
 
     def stop(self) -> None:
@@ -302,12 +303,16 @@ class LlamaEngine:
         """Give the devices back and wait until somebody needs the model."""
         log.info("nothing to do for %g s: the model is unloaded", self._config.sleep_idle_s)
         self._awake, self._wake_asked = Future(), False
+        # Who looks at a sleeping engine sees what there was to see before.
+        if self._model is not None:
+            self._sleeping_workers = self._model.pool.worker_stats()
         self._state = EngineState.SLEEPING
         if self._scheduler is not None:
             self._scheduler.empty()
         self._close()
         with self._wake:
             self._wake.wait_for(lambda: self._wake_asked or self._has_work())
+        self._sleeping_workers = ()
         log.info("the model is loaded again")
 
     def _settle(self) -> None:

@@ -170,6 +170,19 @@ def test_requests_wake_an_engine_and_all_are_served(sleeper: LlamaEngine) -> Non
     assert sleeper.error == ""
 
 
+def test_an_engine_sleeps_and_wakes_over_a_pool(stories: Path) -> None:
+    with (
+        own_workers(2) as endpoints,
+        running_engine(config(stories, sleep_idle_s=0.2, rpc_endpoints=tuple(endpoints))) as asker,
+    ):
+        before = asker.ask(request(asker, STORY))[0]
+        eventually(lambda: asker.engine.state is EngineState.SLEEPING)
+        asleep = asker.engine.stats().workers
+        assert [worker.endpoint for worker in asleep] == endpoints
+        assert all(worker.bytes_sent > 0 for worker in asleep)
+        assert asker.ask(request(asker, STORY))[0].text == before.text
+
+
 def test_a_sleeping_engine_can_be_stopped(sleeper: LlamaEngine) -> None:
     sleeper.stop()
     assert sleeper.state is EngineState.STOPPED
