@@ -168,6 +168,17 @@ def test_arguments_that_broke_off_are_told_as_none(server: LiveServer, engine: F
     assert call["input"] == {}
 
 
+def test_the_beginning_of_a_call_that_the_limit_cut_off_is_no_text(
+    server: LiveServer, engine: FakeEngine
+) -> None:
+    engine.script = says(*TEXT, *CALL)
+    limit = len("".join((*TEXT, CALL[0])))
+    answer = ask(server, tools=[TOOL], max_tokens=limit)
+    assert [block.get("text") for block in answer["content"]] == ["".join(TEXT)]
+    deltas = [e["delta"] for e in stream(server, tools=[TOOL], max_tokens=limit) if "delta" in e]
+    assert "".join(delta.get("text", "") for delta in deltas) == "".join(TEXT)
+
+
 def test_a_tool_that_must_be_called_constrains_the_answer(
     server: LiveServer, engine: FakeEngine
 ) -> None:

@@ -166,6 +166,17 @@ def test_the_limit_makes_an_answer_incomplete(server: LiveServer) -> None:
         assert answer["max_output_tokens"] == 5
 
 
+def test_the_beginning_of_a_call_that_the_limit_cut_off_is_no_text(
+    server: LiveServer, engine: FakeEngine
+) -> None:
+    engine.script = says(*TEXT, *CALL)
+    limit = len("".join((*TEXT, CALL[0])))
+    told = stream(server, tools=[TOOL], max_output_tokens=limit)[-1]["response"]
+    for answer in (ask(server, tools=[TOOL], max_output_tokens=limit), told):
+        texts = [part["text"] for item in answer["output"] for part in item["content"]]
+        assert texts == ["".join(TEXT)]
+
+
 def test_an_answer_repeats_its_request(server: LiveServer) -> None:
     said: dict[str, Any] = {"instructions": "Be brief.", "metadata": {"a": "b"}, "temperature": 0.5}
     answer = ask(server, tools=[TOOL], tool_choice="auto", unheard_of=1, **said)

@@ -17,6 +17,7 @@ from app.api.chat_format.events import (
     ToolCallStart,
 )
 from app.api.chat_format.parser import ParseOptions
+from app.engine.request import StopReason
 
 
 class BlockKind(Enum):
@@ -81,9 +82,9 @@ class Blocks:
         """Return what more text of the answer does to the blocks."""
         return self._take(self._answer.feed(text))
 
-    def finish(self) -> list[BlockEvent]:
+    def finish(self, reason: StopReason) -> list[BlockEvent]:
         """Return what the end of the answer does to the blocks."""
-        changes = self._take(self._answer.finish())
+        changes = self._take(self._answer.finish(cut=reason is StopReason.LIMIT))
         return changes + self._close()
 
     def _take(self, events: list[ChatEvent]) -> list[BlockEvent]:

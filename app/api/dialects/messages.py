@@ -45,7 +45,7 @@ class MessagesDialect:
             case Piece():
                 return chunks + _told(self._blocks.feed(event.text))
             case Finished():
-                return chunks + _told(self._blocks.finish()) + self._ending(event)
+                return chunks + _told(self._blocks.finish(event.reason)) + self._ending(event)
 
     def closing(self, transcripts: Sequence[Transcript]) -> list[JsonObject]:
         return []
@@ -53,7 +53,7 @@ class MessagesDialect:
     def whole(self, transcripts: Sequence[Transcript]) -> Json:
         transcript = transcripts[0]
         self._blocks.feed(transcript.text)
-        self._blocks.finish()
+        self._blocks.finish(transcript.end.reason)
         return self._message(
             [_block_json(end.block, end.text) for end in self._blocks.closed],
             self._stop_json(transcript.end),

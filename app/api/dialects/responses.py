@@ -50,7 +50,7 @@ class ResponsesDialect:
             case Piece():
                 events += self._grow(event)
             case Finished():
-                events += self._told(self._blocks.finish())
+                events += self._told(self._blocks.finish(event.reason))
                 events.append(self._completed(transcript))
         is_timed = isinstance(event, Finished) or self._answer.options.timings_per_token
         if events and is_timed and transcript.timings is not None:
@@ -63,7 +63,7 @@ class ResponsesDialect:
     def whole(self, transcripts: Sequence[Transcript]) -> Json:
         transcript = transcripts[0]
         self._told(self._blocks.feed(transcript.text))
-        self._told(self._blocks.finish())
+        self._told(self._blocks.finish(transcript.end.reason))
         if transcript.logprobs:
             self._items.add_logprobs(self._answer.probabilities(transcript.logprobs))
         return self._final(transcript)
