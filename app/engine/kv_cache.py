@@ -2,10 +2,12 @@
 
 A cache is a pool of cells shared by all sequences; a cell holds one token of one sequence:
 
-    cell      0    1    2    3    4    5
-    seq       0    0    1    0   -1    1      -1: free
-    pos       0    1    0    2    -    1
+    cell      0    1    2    3    4  ...  128  129  130
+    seq       0    0    0   -1   -1  ...    1    1   -1      -1: free
+    pos       0    1    2    -    -  ...    0    1    -
 
+A sequence takes whole pages as long as there are any, and single cells then: what it attends to
+lies in the order of its positions, and no token is refused while a cell is free.
 The engine thread owns it. Nothing here touches a device: the tables say where keys and values of a
 token are written, and the mask made from them says who may attend to whom. Layers with a sliding
 window have a pool of their own, from which cells that no later token can see are taken back only
@@ -21,6 +23,9 @@ from app.errors import LlamaServeError
 
 FREE = -1
 KV_PADDING = 256
+PAGE = 128
+"""Cells that a sequence takes at a time: as many as a tile of keys has in the native attention, so
+that a sequence finds the same tiles wherever it lies (csrc/attention*.cpp)."""
 
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
@@ -41,9 +46,11 @@ class CellPool:
         self._pos: I32 = np.full(n_cells, FREE, np.int32)
         # Kept so that a token more does not cost a look at every cell.
         self._n_free = n_cells
-        self._first_free = 0
         self._end = 0
         """One behind the last used cell."""
+        self._next: dict[int, int] = {}
+        """The cell behind the newest token of each sequence."""
+        self._n_used_of_page = np.zeros(n_cells // PAGE, np.int32)
 
     def n_free(self) -> int:
         """Number of free cells."""
@@ -60,7 +67,8 @@ class CellPool:
         return cells[order], self._pos[cells[order]]
 
     def take(self, seq: int, positions: Sequence[int]) -> I64:
-        """Give a cell to each of `positions` of `seq`, lowest cells first.
+        """Give a cell to each of `positions` of `seq`: the rest of its page, then whole pages, and
+        single cells when no page is free.
 
         Raises: CellsExhaustedError, leaving everything as it was.
         """
@@ -71,27 +79,48 @@ class CellPool:
             raise CellsExhaustedError(
                 f"KV cache of {self.n_cells} cells: {n} needed, {self._n_free} free"
             )
-        cells = self._lowest_free(n)
+        if not n:
+            return np.zeros(0, np.int64)
+        cells = self._choose(seq, n)
         self._seq[cells] = seq
         self._pos[cells] = positions
         self._n_free -= n
-        if n:
-            self._first_free = int(cells[-1]) + 1
-            self._end = max(self._end, self._first_free)
+        self._next[seq] = int(cells[-1]) + 1
+        self._end = max(self._end, int(cells.max()) + 1)
+        self._count(cells, 1)
         return cells
 
-    def _lowest_free(self, n: int) -> I64:
-        """The first `n` free cells; there are so many."""
-        start, width = self._first_free, n
-        while True:
-            found = np.flatnonzero(self._seq[start : start + width] == FREE)
-            if len(found) >= n:
-                return found[:n] + start
-            width *= 4
+    def _choose(self, seq: int, n: int) -> I64:
+        start = self._next.get(seq, 0)
+        rest = np.arange(start, min(start + min(-start % PAGE, n), self.n_cells))
+        found: I64 = rest[self._seq[rest] == FREE]
+        if len(found) == n:
+            return found
+        pages = np.flatnonzero(self._n_used_of_page == 0)
+        # Pages behind the newest token first: keys that lie in their order are summed up in it.
+        pages = np.concatenate([pages[pages * PAGE >= start], pages[pages * PAGE < start]])
+        pages = pages[: -(-(n - len(found)) // PAGE)]
+        found = np.concatenate([found, (pages[:, None] * PAGE + np.arange(PAGE)).ravel()])
+        if len(found) < n:
+            others = self._seq == FREE
+            others[found] = False
+            found = np.concatenate([found, np.flatnonzero(others)])
+        return found[:n]
+
+    def _count(self, cells: I64, change: int) -> None:
+        """Keep account of cells that were taken (1) or freed (-1)."""
+        pages = cells // PAGE
+        np.add.at(self._n_used_of_page, pages[pages < len(self._n_used_of_page)], change)
 
     def truncate(self, seq: int, n_keep: int) -> None:
         """Free the cells of `seq` at positions `n_keep` and above."""
-        self._release((self._seq == seq) & (self._pos >= n_keep))
+        mine = self._seq == seq
+        self._release(mine & (self._pos >= n_keep))
+        kept = np.flatnonzero(mine & (self._seq == seq))
+        if len(kept):
+            self._next[seq] = int(kept[self._pos[kept].argmax()]) + 1
+        else:
+            self._next.pop(seq, None)
 
     def holds(self, seq: int, n_past: int) -> bool:
         """Whether everything is there that a token at position `n_past` of `seq` attends to."""
@@ -122,7 +151,8 @@ class CellPool:
         used = np.flatnonzero(~free)
         assert self._n_free == int(np.count_nonzero(free)), "free cells are miscounted"
         assert self._end == (int(used[-1]) + 1 if len(used) else 0), "the last used cell is another"
-        assert not np.any(free[: self._first_free]), "a free cell lies before the first"
+        pages = (~free)[: len(self._n_used_of_page) * PAGE].reshape(-1, PAGE)
+        assert bool(np.all(pages.sum(axis=1) == self._n_used_of_page)), "pages are miscounted"
         assert bool(np.all(self._pos[free] == FREE)), "a free cell has a position"
         held = np.stack([self._seq[~free], self._pos[~free]])
         assert len(np.unique(held, axis=1).T) == held.shape[1], "a position is held twice"
@@ -141,7 +171,7 @@ class CellPool:
         self._seq[released] = FREE
         self._pos[released] = FREE
         self._n_free += len(released)
-        self._first_free = min(self._first_free, int(released[0]))
+        self._count(released, -1)
         used = np.flatnonzero(self._seq != FREE)
         self._end = int(used[-1]) + 1 if len(used) else 0
 

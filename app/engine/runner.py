@@ -19,6 +19,9 @@ from app.engine.stage import Stage
 from app.engine.step import MicroBatch, Pick, SequenceChunk, StepPlan, StepResult
 from app.models.inputs import Ending, StageShape
 
+FEW = 8
+"""Tokens that the native executor multiplies one by one (kernels/cpu/emit_matmul.py)."""
+
 NO_CELLS = np.zeros(0, np.int64)
 NO_MASK = np.zeros((0, 0), np.bool_)
 
@@ -134,20 +137,45 @@ def _outputs(chunks: Sequence[SequenceChunk]) -> list[tuple[int, int]]:
 
 
 def cut(plan: StepPlan, n_ubatch: int) -> Iterator[list[SequenceChunk]]:
-    """Cut a plan into pieces of at most `n_ubatch` tokens; results stay with the last token."""
-    piece: list[SequenceChunk] = []
-    room = n_ubatch
-    for chunk in plan.chunks:
-        at = 0
-        while at < len(chunk.tokens):
-            part = chunk.tokens[at : at + room]
-            is_last = at + len(part) == len(chunk.tokens)
-            wants = chunk.wants_logits and is_last
-            piece.append(SequenceChunk(chunk.seq, part, chunk.n_past + at, wants, chunk.pick))
-            at += len(part)
-            room -= len(part)
-            if not room:
-                yield piece
-                piece, room = [], n_ubatch
-    if piece:
-        yield piece
+    """Cut a plan into pieces of at most `n_ubatch` tokens; results stay with the last token.
+
+    Chunks of few tokens come first and by themselves, and no long one ends in so few: a device may
+    have other kernels for few tokens (the native one has), and what a sequence gets should not
+    depend on its company.
+    """
+    few = [chunk for chunk in plan.chunks if len(chunk.tokens) <= FEW]
+    many = [chunk for chunk in plan.chunks if len(chunk.tokens) > FEW]
+    for chunks in (few, many):
+        piece: list[SequenceChunk] = []
+        room = n_ubatch
+        for chunk in chunks:
+            at = 0
+            while at < len(chunk.tokens):
+                n = _part(len(chunk.tokens) - at, room, n_ubatch)
+                if n:
+                    piece.append(_span(chunk, at, n))
+                    at, room = at + n, room - n
+                if not n or not room:
+                    yield piece
+                    piece, room = [], n_ubatch
+        if piece:
+            yield piece
+
+
+def _part(left: int, room: int, n_ubatch: int) -> int:
+    """How many of `left` tokens go into a piece with `room`; none when a new one serves better."""
+    n = min(left, room)
+    if left <= FEW:
+        return n if n == left or room == n_ubatch else 0
+    if n_ubatch <= 2 * FEW + 1:
+        return n
+    if 0 < left - n <= FEW:
+        n = left - FEW - 1
+    return n if n > FEW else 0
+
+
+def _span(chunk: SequenceChunk, at: int, n: int) -> SequenceChunk:
+    is_last = at + n == len(chunk.tokens)
+    wants = chunk.wants_logits and is_last
+    tokens = chunk.tokens[at : at + n]
+    return SequenceChunk(chunk.seq, tokens, chunk.n_past + at, wants, chunk.pick)

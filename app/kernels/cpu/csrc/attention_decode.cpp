@@ -1,9 +1,11 @@
-// Attention of few query rows: K and V are read once and in the order of memory, all heads of a key after one another,
-// and the keys are shared out evenly over the threads.
+// Attention of few query rows: K and V are read in the order of memory, all heads of a key after one another.
 //
-// Each thread keeps, per query row, the greatest logit, the sum of weights and the weighted sum of V rows over its keys;
-// ATTENTION_COMBINE joins them. Blocks of 16 keys that no row may see are not read, and a block is worked on only for the
-// tokens that may see it: the tokens of several streams see different ones.
+// What a token gets depends on its own keys alone, to the last bit, and neither on who shares the step nor on the number
+// of threads. So each token goes through the tiles of keys that it may see by itself; tile n belongs to split
+// n % SPLITS, and the splits of all tokens are shared out over the threads. A split keeps, per head, the greatest logit,
+// the sum of weights and the weighted sum of V rows; ATTENTION_COMBINE joins them in their order. Blocks of 16 keys that a
+// token may not see are not read and do not count, so that a sequence which begins at a whole block finds the same
+// tiles wherever it lies in the cache.
 #include <cmath>
 
 #include "attention.h"
@@ -13,35 +15,34 @@ namespace ls {
 
 namespace {
 
-constexpr int TILE_BLOCKS = 16;  // blocks whose weights are computed together
+constexpr int TILE_BLOCKS = 4;  // blocks whose weights are computed together
 constexpr int TILE = KEYS * TILE_BLOCKS;
-constexpr int64_t HEADER = 64;  // bytes: how many threads left parts
+constexpr int SPLITS = 16;
 
-// Query rows of one sequence: heads times tokens.
-int64_t seq_rows(const Attention &a) { return a.n_head * a.n_tokens; }
-
-// One row's part: greatest logit, sum of weights, then the weighted sum of V.
+// One head's part of a split: greatest logit, sum of weights, then the weighted sum of V.
 int64_t part_floats(const Attention &a) { return a.dv_pad + VW; }
-int64_t parts_floats(const Attention &a) { return a.n_seq * seq_rows(a) * part_floats(a); }
+int64_t parts_floats(const Attention &a) { return a.n_seq * a.n_tokens * SPLITS * a.n_head * part_floats(a); }
 
 int64_t workspace_floats(const Attention &a) {
     const int64_t tile = KEYS * std::max(a.dk_pad, a.dv_pad);
     const int64_t blocks = (a.n_kv + KEYS - 1) / KEYS;
-    return seq_rows(a) * (a.dk_pad + TILE) + tile + (blocks + VW - 1) / VW * VW;
+    return a.n_head * (a.dk_pad + TILE) + tile + (blocks + VW - 1) / VW * VW;
+}
+
+// The part of head 0; those of the other heads follow.
+float *split_parts(const Attention &a, const Step &step, int64_t seq, int64_t token, int64_t split) {
+    const int64_t number = (seq * a.n_tokens + token) * SPLITS + split;
+    return reinterpret_cast<float *>(step.scratch) + number * a.n_head * part_floats(a);
 }
 
 struct Workspace {
     Workspace(const Attention &a, const Step &step, int ith)
-        : parts(reinterpret_cast<float *>(step.scratch + HEADER) + ith * (parts_floats(a) + workspace_floats(a))),
-          queries(parts + parts_floats(a)), weights(queries + seq_rows(a) * a.dk_pad), tile(weights + seq_rows(a) * TILE),
+        : queries(reinterpret_cast<float *>(step.scratch) + parts_floats(a) + ith * workspace_floats(a)),
+          weights(queries + a.n_head * a.dk_pad), tile(weights + a.n_head * TILE),
           blocks(reinterpret_cast<int32_t *>(tile + KEYS * std::max(a.dk_pad, a.dv_pad))) {}
 
-    float *part(const Attention &a, int64_t seq, int64_t row) const {
-        return parts + (seq * seq_rows(a) + row) * part_floats(a);
-    }
-
-    float *parts, *queries, *weights, *tile;
-    int32_t *blocks;  // those that some row may see
+    float *queries, *weights, *tile;
+    int32_t *blocks;  // those that the token may see
 };
 
 bool all_masked(const uint16_t *mask, int64_t n) {
@@ -53,25 +54,18 @@ bool all_masked(const uint16_t *mask, int64_t n) {
     return all;
 }
 
-uint32_t everybody(const Attention &a) { return (uint32_t{1} << a.n_tokens) - 1; }
-
-// Bit t: token t may see some key of the block.
-uint32_t who_sees(const Attention &a, int64_t first, int64_t seq) {
+bool sees(const Attention &a, int64_t block, int64_t token, int64_t seq) {
     if (a.mask.data == nullptr || a.mask.ne[2] != 1) {
-        return everybody(a);
+        return true;
     }
-    const int64_t count = std::min<int64_t>(KEYS, a.n_kv - first);
-    uint32_t seen = 0;
-    for (int64_t token = 0; token < a.n_tokens; ++token) {
-        seen |= uint32_t{!all_masked(a.mask_row(token, 0, seq) + first, count)} << token;
-    }
-    return seen;
+    const int64_t first = block * KEYS;
+    return !all_masked(a.mask_row(token, 0, seq) + first, std::min<int64_t>(KEYS, a.n_kv - first));
 }
 
-int64_t list_blocks(const Attention &a, int64_t seq, int32_t *out) {
+int64_t list_blocks(const Attention &a, int64_t seq, int64_t token, int32_t *out) {
     int64_t n = 0;
     for (int64_t block = 0; block * KEYS < a.n_kv; ++block) {
-        if (who_sees(a, block * KEYS, seq) != 0) {
+        if (sees(a, block, token, seq)) {
             out[n++] = static_cast<int32_t>(block);
         }
     }
@@ -149,87 +143,84 @@ struct Reader {
     const RowKernels &kernels;
 };
 
-// Calls `body(row, n, apart)` for up to MAX_ROWS rows, `apart` from one another, of those that share K head `head_kv` and belong to the
-// tokens in `seen`: all rows as they stand, or the heads of one token after another.
+// Calls `body(head, n)` for up to MAX_ROWS heads from `head` on, of those that share K head `head_kv`.
 template <typename Body>
-void for_rows(const Attention &a, int64_t head_kv, uint32_t seen, Body body) {
-    const int64_t first = head_kv * a.rows();
-    const int64_t last = first + a.rows();
-    if (seen == everybody(a)) {
-        for (int64_t row = first; row < last; row += MAX_ROWS) {
-            body(row, std::min<int64_t>(MAX_ROWS, last - row), int64_t{1});
-        }
-        return;
-    }
-    for (int64_t token = 0; token < a.n_tokens; ++token) {
-        for (int64_t head = 0; (seen >> token & 1) != 0 && head < a.group; head += MAX_ROWS) {
-            body(first + head * a.n_tokens + token, std::min<int64_t>(MAX_ROWS, a.group - head), a.n_tokens);
-        }
+void for_heads(const Attention &a, int64_t head_kv, Body body) {
+    const int64_t last = (head_kv + 1) * a.group;
+    for (int64_t head = head_kv * a.group; head < last; head += MAX_ROWS) {
+        body(head, std::min<int64_t>(MAX_ROWS, last - head));
     }
 }
 
-void block_logits(const Attention &a, const Workspace &w, const Reader &reader, int64_t seq, int64_t first, uint32_t seen,
-                  float *out) {
-    for (int64_t head_kv = 0; head_kv < a.n_head_kv; ++head_kv) {
-        const BlockRows keys = block_rows(a.k, a.k_type, reader.own != nullptr, first, head_kv, seq, a.dk_pad, w.tile);
-        for_rows(a, head_kv, seen, [&](int64_t row, int64_t n, int64_t apart) {
-            reader.kernels.dot[n - 1](keys, w.queries + row * a.dk_pad, apart * a.dk_pad, out + row * TILE, apart * TILE);
-        });
-        for (int64_t row = head_kv * a.rows(); row < (head_kv + 1) * a.rows(); ++row) {
-            const int64_t head = row / a.n_tokens;
-            const int64_t token = row % a.n_tokens;
-            if ((seen >> token & 1) == 0) {
-                std::fill(out + row * TILE, out + row * TILE + KEYS, -INFINITY);
-                continue;
+// One split of one token: its tiles, for all heads.
+struct Split {
+    const Attention &a;
+    const Workspace &w;
+    int64_t seq, token;
+    float *parts;
+    Reader k{a.k, a.dk_pad};
+    Reader v{a.v, a.dv_pad};
+
+    float *part(int64_t head) const { return parts + head * part_floats(a); }
+
+    void clear() const {
+        std::fill(parts, parts + a.n_head * part_floats(a), 0.0f);
+        for (int64_t head = 0; head < a.n_head; ++head) {
+            part(head)[0] = -INFINITY;
+        }
+    }
+
+    void block_logits(int64_t first, float *out) const {
+        for (int64_t head_kv = 0; head_kv < a.n_head_kv; ++head_kv) {
+            const BlockRows keys = block_rows(a.k, a.k_type, k.own != nullptr, first, head_kv, seq, a.dk_pad, w.tile);
+            for_heads(a, head_kv, [&](int64_t head, int64_t n) {
+                k.kernels.dot[n - 1](keys, w.queries + head * a.dk_pad, a.dk_pad, out + head * TILE, TILE);
+            });
+            for (int64_t head = head_kv * a.group; head < (head_kv + 1) * a.group; ++head) {
+                const uint16_t *mask = a.mask.data == nullptr ? nullptr : a.mask_row(token, head, seq) + first;
+                finish_logits(a, mask, alibi_slope(head, a.n_head, a.max_bias), keys.count, out + head * TILE);
             }
-            const uint16_t *mask = a.mask.data == nullptr ? nullptr : a.mask_row(token, head, seq) + first;
-            finish_logits(a, mask, alibi_slope(head, a.n_head, a.max_bias), keys.count, out + row * TILE);
         }
     }
-}
 
-void mix_block(const Attention &a, const Workspace &w, const Reader &reader, int64_t seq, int64_t first, uint32_t seen,
-               const float *weights) {
-    for (int64_t head_kv = 0; head_kv < a.n_head_kv; ++head_kv) {
-        const BlockRows values = block_rows(a.v, a.v_type, reader.own != nullptr, first, head_kv, seq, a.dv_pad, w.tile);
-        for_rows(a, head_kv, seen, [&](int64_t row, int64_t n, int64_t apart) {
-            reader.kernels.mix[n - 1](values, weights + row * TILE, apart * TILE, w.part(a, seq, row) + VW,
-                                      apart * part_floats(a));
-        });
+    void mix_block(int64_t first, const float *weights) const {
+        for (int64_t head_kv = 0; head_kv < a.n_head_kv; ++head_kv) {
+            const BlockRows values = block_rows(a.v, a.v_type, v.own != nullptr, first, head_kv, seq, a.dv_pad, w.tile);
+            for_heads(a, head_kv, [&](int64_t head, int64_t n) {
+                v.kernels.mix[n - 1](values, weights + head * TILE, TILE, part(head) + VW, part_floats(a));
+            });
+        }
     }
-}
 
-void attend_tile(const Attention &a, const Workspace &w, int64_t seq, const int32_t *blocks, int64_t n) {
-    const Reader k(a.k, a.dk_pad);
-    const Reader v(a.v, a.dv_pad);
-    const auto first_key = [&](int64_t b) { return static_cast<int64_t>(blocks[b]) * KEYS; };
-    uint32_t seen[TILE_BLOCKS];
-    for (int64_t b = 0; b < n; ++b) {
-        seen[b] = who_sees(a, first_key(b), seq);
-        block_logits(a, w, k, seq, first_key(b), seen[b], w.weights + b * KEYS);
+    void attend_tile(const int32_t *blocks, int64_t n) const {
+        for (int64_t b = 0; b < n; ++b) {
+            block_logits(int64_t{blocks[b]} * KEYS, w.weights + b * KEYS);
+        }
+        for (int64_t head = 0; head < a.n_head; ++head) {
+            weigh(w.weights + head * TILE, n * KEYS, part(head), a.dv_pad);
+        }
+        for (int64_t b = 0; b < n; ++b) {
+            mix_block(int64_t{blocks[b]} * KEYS, w.weights + b * KEYS);
+        }
     }
-    for (int64_t row = 0; row < seq_rows(a); ++row) {
-        weigh(w.weights + row * TILE, n * KEYS, w.part(a, seq, row), a.dv_pad);
-    }
-    for (int64_t b = 0; b < n; ++b) {
-        mix_block(a, w, v, seq, first_key(b), seen[b], w.weights + b * KEYS);
-    }
-}
+};
 
-void attend(const Attention &a, const Workspace &w, int64_t seq, const int32_t *blocks, int64_t n) {
-    for (int64_t row = 0; row < seq_rows(a); ++row) {
-        a.load_query(row % a.n_tokens, row / a.n_tokens, seq, w.queries + row * a.dk_pad);
-    }
-    for (int64_t b = 0; b < n; b += TILE_BLOCKS) {
-        attend_tile(a, w, seq, blocks + b, std::min<int64_t>(TILE_BLOCKS, n - b));
+int64_t n_tiles(int64_t n_blocks) { return (n_blocks + TILE_BLOCKS - 1) / TILE_BLOCKS; }
+
+// Tiles of split `split`, of a token that sees `tiles` of them.
+int64_t tiles_of(int64_t tiles, int64_t split) { return split < tiles ? (tiles - split - 1) / SPLITS + 1 : 0; }
+
+void attend(const Split &split, int64_t number, int64_t n_blocks) {
+    split.clear();
+    for (int64_t tile = number; tile < n_tiles(n_blocks); tile += SPLITS) {
+        const int64_t first = tile * TILE_BLOCKS;
+        split.attend_tile(split.w.blocks + first, std::min<int64_t>(TILE_BLOCKS, n_blocks - first));
     }
 }
 
-void clear_parts(const Attention &a, const Workspace &w) {
-    for (int64_t i = 0; i < a.n_seq * seq_rows(a); ++i) {
-        float *part = w.parts + i * part_floats(a);
-        std::fill(part, part + part_floats(a), 0.0f);
-        part[0] = -INFINITY;
+void load_queries(const Attention &a, int64_t seq, int64_t token, float *out) {
+    for (int64_t head = 0; head < a.n_head; ++head) {
+        a.load_query(token, head, seq, out + head * a.dk_pad);
     }
 }
 
@@ -250,49 +241,52 @@ void join_part(const float *part, float *sum, int64_t dv) {
 }  // namespace
 
 int64_t attention_decode_scratch(const Attention &a, int n_threads) {
-    return HEADER + n_threads * (parts_floats(a) + workspace_floats(a)) * static_cast<int64_t>(sizeof(float));
+    return (parts_floats(a) + n_threads * workspace_floats(a)) * static_cast<int64_t>(sizeof(float));
 }
 
 int32_t attention_decode(const Attention &a, const Step &step, int ith, int nth) {
     const Workspace w(a, step, ith);
-    if (ith == 0) {
-        const int64_t n = nth;
-        std::memcpy(step.scratch, &n, sizeof n);
-    }
-    clear_parts(a, w);
-    // Every thread counts all visible blocks: reading the masks costs less than telling one another.
+    // Every thread counts all visible tiles: reading the masks costs less than telling one another.
     int64_t total = 0;
-    int64_t n_visible = 0;
-    for (int64_t seq = 0; seq < a.n_seq; ++seq) {
-        n_visible = list_blocks(a, seq, w.blocks);
-        total += n_visible;
+    for (int64_t i = 0; i < a.n_seq * a.n_tokens; ++i) {
+        total += n_tiles(list_blocks(a, i / a.n_tokens, i % a.n_tokens, w.blocks));
     }
+    // A split goes to the thread whose share its first tile is in; those without tiles are cleared with the last.
     const Range mine = share(total, ith, nth);
-    int64_t start = 0;
-    for (int64_t seq = 0; seq < a.n_seq && start < mine.last; ++seq, start += n_visible) {
-        if (a.n_seq > 1) {
-            n_visible = list_blocks(a, seq, w.blocks);
-        }
-        const int64_t first = std::max(mine.first - start, int64_t{0});
-        const int64_t last = std::min(mine.last - start, n_visible);
-        if (first < last) {
-            attend(a, w, seq, w.blocks + first, last - first);
+    int64_t at = 0;
+    for (int64_t i = 0; i < a.n_seq * a.n_tokens; ++i) {
+        const int64_t seq = i / a.n_tokens;
+        const int64_t token = i % a.n_tokens;
+        const int64_t n_blocks = list_blocks(a, seq, token, w.blocks);
+        const int64_t tiles = n_tiles(n_blocks);
+        bool is_loaded = false;
+        for (int64_t number = 0; number < SPLITS; ++number) {
+            const int64_t n = tiles_of(tiles, number);
+            const bool is_mine = n == 0 ? ith == nth - 1 : mine.first <= at && at < mine.last;
+            at += n;
+            if (!is_mine) {
+                continue;
+            }
+            if (!is_loaded && n > 0) {
+                load_queries(a, seq, token, w.queries);
+                is_loaded = true;
+            }
+            attend({a, w, seq, token, split_parts(a, step, seq, token, number)}, number, n_blocks);
         }
     }
     return OK;
 }
 
 int32_t attention_decode_combine(const Attention &a, const Step &step) {
-    int64_t n_threads = 0;
-    std::memcpy(&n_threads, step.scratch, sizeof n_threads);
-    const Workspace first(a, step, 0);
-    for (int64_t seq = 0; seq < a.n_seq; ++seq) {
-        for (int64_t row = 0; row < seq_rows(a); ++row) {
-            float *sum = first.part(a, seq, row);
-            for (int ith = 1; ith < n_threads; ++ith) {
-                join_part(Workspace(a, step, ith).part(a, seq, row), sum, a.dv_pad);
+    for (int64_t i = 0; i < a.n_seq * a.n_tokens; ++i) {
+        const int64_t seq = i / a.n_tokens;
+        const int64_t token = i % a.n_tokens;
+        for (int64_t head = 0; head < a.n_head; ++head) {
+            float *sum = split_parts(a, step, seq, token, 0) + head * part_floats(a);
+            for (int64_t split = 1; split < SPLITS; ++split) {
+                join_part(split_parts(a, step, seq, token, split) + head * part_floats(a), sum, a.dv_pad);
             }
-            finish_row(a, row % a.n_tokens, row / a.n_tokens, seq, sum[0], sum[1], sum + VW);
+            finish_row(a, token, head, seq, sum[0], sum[1], sum + VW);
         }
     }
     return OK;
