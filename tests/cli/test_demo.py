@@ -17,6 +17,7 @@ from tests.helpers.assets import asset
 STARTER = """
 import signal
 from app.cli.demo import exit_on_sigterm, start_demo_workers
+signal.signal(signal.SIGINT, signal.default_int_handler)
 exit_on_sigterm()
 with start_demo_workers(1) as workers:
     print(workers.endpoints[0], flush=True)
