@@ -1,4 +1,4 @@
-"""Perplexity of a fixed text on the native executor is within half a percent of llama.cpp's.
+"""Perplexity of a fixed text on the native executor is what llama.cpp's is.
 
 The text, tests/data/perplexity.txt, was written for this test and has some 2,700 tokens: prose,
 explanation, a recipe, a letter, a program, German and French. Chunks of 768 reach beyond the window
@@ -9,8 +9,12 @@ of Gemma 3. The figures of stock llama.cpp b11434 are what this says on a machin
 MODEL is the file itself, or what `llama-quantize --allow-requantize FILE MODEL F32 1` makes of it.
 The second is the figure to meet: the same weights, multiplied in floats (tests.helpers.exact says
 24.4910 and 23.7332). With the file itself stock rounds activations to eight bits, which on Gemma 3
-costs it 1.3 %; that figure is only an upper limit, and to be closer to it would be to be wrong. On
-a machine where the asset peer_v7 was built all is measured again (-m peer_v7).
+costs it 1.3 %; that figure is only an upper limit, and to be closer to it would be to be wrong.
+
+Prompts are multiplied in bf16 and come within half a percent. Decoding rounds activations to eight
+bits as stock does and may be as far off; over so short a text its figure moves by another half
+percent with the order of sums (0.35 and 0.79 % on Gemma 3 with two orders). On a machine where the
+asset peer_v7 was built all is measured again (-m peer_v7).
 """
 
 from dataclasses import dataclass
@@ -40,22 +44,23 @@ class Stock:
 
 TEXT: Final = Measurement(PROJECT_ROOT / "tests" / "data" / "perplexity.txt", 768, 3)
 STOCK: Final = {"smollm2": Stock(24.5077, 24.4911), "gemma3": Stock(24.0483, 23.7337)}
-BOUND: Final = 0.005
+BOUND: Final = {Way.PROMPT: 0.005, Way.DECODE: 0.015}
+ABOVE_STOCK: Final = 0.005
 
 pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.timeout(500)]
 
 
-def _compare(ours: float, stock: Stock, record: Record) -> None:
+def _compare(ours: float, stock: Stock, way: Way, record: Record) -> None:
     record("ours", ours)
     record("stock", stock)
-    assert abs(ours / stock.in_floats - 1) < BOUND
-    assert ours / stock.of_file - 1 < BOUND
+    assert abs(ours / stock.in_floats - 1) < BOUND[way]
+    assert ours / stock.of_file - 1 < ABOVE_STOCK
 
 
 @pytest.mark.parametrize("way", Way)
 @pytest.mark.parametrize("name", STOCK)
 def test_it_is_what_stock_had(name: str, way: Way, record_property: Record) -> None:
-    _compare(our_perplexity(asset(name), TEXT, way), STOCK[name], record_property)
+    _compare(our_perplexity(asset(name), TEXT, way), STOCK[name], way, record_property)
 
 
 @pytest.mark.peer_v7
@@ -66,4 +71,4 @@ def test_it_is_what_stock_has_here(name: str, tmp_path: Path, record_property: R
     with weights_in_floats(path, tmp_path) as wide:
         stock = Stock(of_file, stock_perplexity(wide, TEXT))
     for way in Way:
-        _compare(our_perplexity(path, TEXT, way), stock, record_property)
+        _compare(our_perplexity(path, TEXT, way), stock, way, record_property)
