@@ -10,6 +10,7 @@ from pathlib import Path
 
 from app.ggml.types import GGMLType
 from app.models.hparams import Pooling
+from app.rpc_backend.streams.settings import ClientTls
 
 AUTO_SLOTS = 4
 
@@ -60,6 +61,8 @@ class EngineConfig:
 
     model_path: Path
     rpc_endpoints: tuple[str, ...] = ()
+    rpc_secret: bytes | None = field(default=None, repr=False)
+    rpc_tls: ClientTls | None = None
     devices: tuple[str, ...] | None = None
     n_gpu_layers: int | None = None
     split_mode: SplitMode = SplitMode.LAYER

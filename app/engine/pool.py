@@ -13,6 +13,7 @@ from app.engine.config import CpuExecutor, EngineConfig
 from app.engine.facade import WorkerStats
 from app.errors import ConfigError
 from app.rpc_backend.client.connect import open_workers
+from app.rpc_backend.client.connection import ClientSettings
 from app.rpc_backend.client.device import RpcDevice
 
 NO_DEVICES = ("none",)
@@ -72,7 +73,10 @@ def open_pool(config: EngineConfig) -> Pool:
 
     Raises: ConfigError for an unknown name, DeviceLostError for a worker that cannot be used.
     """
-    devices: list[Device] = list(open_workers(config.rpc_endpoints)) if config.rpc_endpoints else []
+    devices: list[Device] = []
+    if config.rpc_endpoints:
+        settings = ClientSettings(secret=config.rpc_secret, tls=config.rpc_tls)
+        devices += open_workers(config.rpc_endpoints, settings)
     devices += _local_accelerators()
     wanted = _picked(devices, config.devices)
     for device in devices:

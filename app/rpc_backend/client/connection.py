@@ -14,6 +14,7 @@ from app.rpc_backend.client.endpoint import Endpoint
 from app.rpc_backend.client.handshake import shake_hands
 from app.rpc_backend.client.kept_graphs import KeptGraphs
 from app.rpc_backend.client.transport import ReplyBody, Transport, TransportLimits
+from app.rpc_backend.streams.settings import ClientTls
 from app.rpc_backend.wire.constants import HASH_THRESHOLD_BYTES, ProtocolVersion
 from app.rpc_backend.wire.layout import Body
 from app.rpc_backend.wire.messages import Message
@@ -25,11 +26,15 @@ R = TypeVar("R")
 class ClientSettings:
     """How to treat workers. Weights of `hash_threshold_bytes` and more are offered by hash first;
     None leaves that out for workers on this machine, where copying is faster than hashing.
+
+    With a `secret` only workers that know it are used; with `tls` only those that speak TLS.
     """
 
     connect_timeout_s: float = 5.0
     limits: TransportLimits = field(default_factory=TransportLimits)
     hash_threshold_bytes: int | None = None
+    secret: bytes | None = field(default=None, repr=False)
+    tls: ClientTls | None = None
 
 
 class WorkerConnection:

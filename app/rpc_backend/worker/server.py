@@ -12,11 +12,12 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from app.devices.base import Device
 from app.errors import ConfigError
+from app.rpc_backend.streams.settings import ServerTls
 from app.rpc_backend.wire.constants import NEWEST
 from app.rpc_backend.worker.peer import Peer
 from app.rpc_backend.worker.session import Session
@@ -31,12 +32,16 @@ _ACCEPT_PAUSE_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """How the worker treats its clients."""
+    """How the worker treats its clients. With a `secret` only those that know it are served, with
+    `tls` only those that speak TLS.
+    """
 
     version: int = NEWEST
     cache: TensorCache | None = None
     max_clients: int = 256
     hello_timeout_s: float = 10.0
+    secret: bytes | None = field(default=None, repr=False)
+    tls: ServerTls | None = None
 
 
 def bind(host: str, port: int) -> socket.socket:

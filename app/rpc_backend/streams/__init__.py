@@ -1,0 +1,1 @@
+"""Ways for the bytes of a connection to travel: plain TCP, TLS."""
