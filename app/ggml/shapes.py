@@ -6,17 +6,14 @@ llama.cpp b11434. Views, CONT, CPY and REPEAT are not here: their caller chooses
 `app.ggml.verify` holds against the source. Dimensions may be zero, as in a step without outputs.
 """
 
-from collections.abc import Callable
-
 from app.errors import GraphError
 from app.ggml.op_params import Params, RopeParams
 from app.ggml.ops import Op
-from app.ggml.tensor import Shape, Tensor
+from app.ggml.shape_checks import InferFn, Inferred, Sources, can_repeat
+from app.ggml.shape_checks import check as _check
+from app.ggml.shape_checks import source as _source
+from app.ggml.tensor import Tensor
 from app.ggml.types import GGMLType
-
-Sources = tuple[Tensor | None, ...]
-Inferred = tuple[GGMLType, Shape]
-InferFn = Callable[[Op, Sources, Params], Inferred]
 
 
 def infer(op: Op, sources: Sources, params: Params) -> Inferred:
@@ -30,28 +27,6 @@ def infer(op: Op, sources: Sources, params: Params) -> Inferred:
             f"{op.name}: no shape rule, expected one of {', '.join(o.name for o in INFER)}"
         )
     return rule(op, sources, params)
-
-
-def _source(op: Op, sources: Sources, index: int) -> Tensor:
-    tensor = sources[index] if index < len(sources) else None
-    if tensor is None:
-        raise GraphError(f"{op.name}: source {index} is missing")
-    return tensor
-
-
-def _check(ok: bool, op: Op, *tensors: Tensor, want: str) -> None:
-    if not ok:
-        shapes = ", ".join(f"{t.type.name}{list(t.ne)}" for t in tensors)
-        raise GraphError(f"{op.name}: sources {shapes}: expected {want}")
-
-
-def can_repeat(small: Shape, large: Shape) -> bool:
-    """Whether `small` fills `large` by whole repetitions (ggml_can_repeat)."""
-    if 0 in small:
-        return 0 in large
-    return not (
-        large[0] % small[0] or large[1] % small[1] or large[2] % small[2] or large[3] % small[3]
-    )
 
 
 def _same(op: Op, sources: Sources, params: Params) -> Inferred:

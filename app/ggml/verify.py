@@ -15,7 +15,8 @@ from app.errors import GraphError, UnsupportedError
 from app.ggml.graph import Graph
 from app.ggml.op_rules import IN_PLACE_OF, check_layouts, check_params
 from app.ggml.ops import FORBIDDEN_OPS, VIEW_OPS, Op
-from app.ggml.shapes import INFER, can_repeat
+from app.ggml.shape_checks import can_repeat
+from app.ggml.shapes import INFER
 from app.ggml.tensor import Tensor
 from app.ggml.types import TRAITS, GGMLType
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from app.errors import GraphError
 from app.ggml.op_params import Params, RopeParams
 from app.ggml.ops import Op
-from app.ggml.shapes import INFER, can_repeat, infer
+from app.ggml.shape_checks import can_repeat
+from app.ggml.shapes import INFER, infer
 from app.ggml.tensor import Shape, Tensor, new_tensor
 from app.ggml.types import GGMLType
 from tests.helpers.stock_graphs import NAMES, stock_graph
