@@ -20,3 +20,7 @@ class RemoteProtocolError(LlamaServeError):
 
 class VersionMismatchError(DeviceLostError):
     """A worker speaks a protocol version that this program does not; names both."""
+
+
+class GroupError(LlamaServeError):
+    """A group of workers that adds tensors up cannot be joined, or has ended; names the cause."""

@@ -5,6 +5,7 @@ keeps "which graphs are kept" in step with the order of requests on the wire.
 """
 
 import threading
+import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -16,6 +17,7 @@ from app.rpc_backend.client.kept_graphs import KeptGraphs
 from app.rpc_backend.client.transport import ReplyBody, Transport, TransportLimits
 from app.rpc_backend.streams.settings import ClientTls
 from app.rpc_backend.wire.constants import HASH_THRESHOLD_BYTES, ProtocolVersion
+from app.rpc_backend.wire.extensions import Ping
 from app.rpc_backend.wire.layout import Body
 from app.rpc_backend.wire.messages import Message
 
@@ -45,12 +47,14 @@ class WorkerConnection:
 
         Raises: DeviceLostError, VersionMismatchError.
         """
-        sock, core = shake_hands(endpoint, settings.connect_timeout_s)
+        sock, core = shake_hands(endpoint, settings.connect_timeout_s, settings.secret)
         assert core.version is not None
         self.endpoint = endpoint
         self.version: ProtocolVersion = core.version
         self.lock = threading.RLock()
-        self.kept = KeptGraphs(core.version.major)
+        self.is_extended = core.is_extended
+        self._kept = KeptGraphs(core.version.major)
+        self._n_failures_seen = 0
         self.hash_threshold_bytes = _threshold(endpoint, settings)
         self._transport = Transport(sock, core, endpoint, settings.limits)
         self._n_users = 0
@@ -65,6 +69,24 @@ class WorkerConnection:
         """Bytes that came back so far."""
         return self._transport.bytes_received
 
+    @property
+    def kept(self) -> KeptGraphs:
+        """Which graphs the worker has, as far as can be told: after a failure none. Hold `lock`."""
+        n_failures = self._transport.n_failures
+        if n_failures != self._n_failures_seen:
+            self._n_failures_seen = n_failures
+            self._kept.forget_all()
+        return self._kept
+
+    def ping(self, timeout_s: float | None = None) -> float:
+        """Return the seconds that a worker of our own needs to answer a sign of life.
+
+        Raises: DeviceLostError.
+        """
+        began = time.monotonic()
+        self.call(Ping(0), Ping, timeout_s)
+        return time.monotonic() - began
+
     def tell(self, message: Message, data: Body = b"", *, flush: bool = True) -> None:
         """Send a request that has no reply; without `flush` it may wait for the next one.
 
@@ -77,17 +99,25 @@ class WorkerConnection:
 
         Raises: DeviceLostError, from the call or from the future.
         """
-        future: Future[bytes] = Future()
+        return self.ask(message, bytes)
+
+    def ask(self, message: Message, expect: type[R]) -> Future[R]:
+        """Send a request whose reply is of class `expect`, and do not wait.
+
+        Raises: DeviceLostError, from the call or from the future.
+        """
+        future: Future[R] = Future()
         future.set_running_or_notify_cancel()
         reply = self._transport.submit(message)
         assert reply is not None
-        reply.add_done_callback(lambda done: _pass_bytes(done, future))
+        reply.add_done_callback(lambda done: _pass_on(done, future, expect))
         return future
 
     def call(self, message: Message, expect: type[R], timeout_s: float | None = None) -> R:
         """Send a request and wait for its reply of class `expect`.
 
-        Raises: DeviceLostError, also when there is no reply after `timeout_s` seconds.
+        Raises: DeviceLostError, also when there is no reply after `timeout_s` seconds; what a
+        worker of our own says about this request, or about one without a reply before it.
         """
         future = self._transport.submit(message)
         assert future is not None
@@ -118,16 +148,16 @@ class WorkerConnection:
         self._transport.close()
 
 
-def _pass_bytes(done: Future[ReplyBody], future: Future[bytes]) -> None:
+def _pass_on(done: Future[ReplyBody], future: Future[R], expect: type[R]) -> None:
     error = done.exception()
     if error is not None:
         future.set_exception(error)
         return
     body = done.result()
-    if isinstance(body, bytes):
+    if isinstance(body, expect):
         future.set_result(body)
     else:
-        future.set_exception(DeviceLostError(f"expected bytes, got {body!r}"))
+        future.set_exception(DeviceLostError(f"expected {expect.__name__}, got {body!r}"))
 
 
 def _threshold(endpoint: Endpoint, settings: ClientSettings) -> int | None:
