@@ -38,11 +38,14 @@ class BufferUsage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """Name as ggml gives it (CPU, CUDA0, RPC0), a description for people, and the kind."""
+    """Name as ggml gives it (CPU, CUDA0, RPC0), a description for people, the kind, and how many
+    threads compute where that is known.
+    """
 
     name: str
     description: str
     kind: DeviceKind
+    threads: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from app.ggml.tensor import Tensor, new_tensor
 from app.ggml.types import GGMLType
 from app.rpc_backend.wire import messages as m
 from app.rpc_backend.wire.constants import KEPT_GRAPHS, Cmd
+from app.rpc_backend.wire.extensions import Announced
 from app.rpc_backend.wire.graph_codec import GraphCompute, describe_graph
 from app.rpc_backend.wire.tensor import NULL_TENSOR, Place, WireTensor
 from app.rpc_backend.worker.session import SessionError
@@ -388,7 +389,7 @@ def test_an_offer_of_rdma_is_declined_politely(device: NullDevice) -> None:
     link = MemoryLink([device])
     link.session = type(link.session)([device], 8)
     answer = link.raw(frame(Cmd.HELLO, b"\x01" * 24))
-    assert answer[8:] == bytes([8, 0, 0, 0]) + bytes(24)
+    assert answer[8:] == bytes([8, 0, 0, Announced.EXTENDED]) + bytes(24)
 
 
 def test_a_bug_in_a_device_ends_one_conversation_with_a_trace(

@@ -14,6 +14,7 @@ from app.errors import DeviceLostError
 from app.rpc_backend.client.endpoint import Endpoint
 from app.rpc_backend.client.handshake import shake_hands
 from app.rpc_backend.client.kept_graphs import KeptGraphs
+from app.rpc_backend.client.secure import Trust
 from app.rpc_backend.client.transport import ReplyBody, Transport, TransportLimits
 from app.rpc_backend.streams.settings import ClientTls
 from app.rpc_backend.wire.constants import HASH_THRESHOLD_BYTES, ProtocolVersion
@@ -45,9 +46,10 @@ class WorkerConnection:
     def __init__(self, endpoint: Endpoint, settings: ClientSettings) -> None:
         """Connect and exchange HELLO.
 
-        Raises: DeviceLostError, VersionMismatchError.
+        Raises: DeviceLostError, VersionMismatchError, ConfigError.
         """
-        sock, core = shake_hands(endpoint, settings.connect_timeout_s, settings.secret)
+        trust = Trust(settings.secret, settings.tls)
+        stream, core = shake_hands(endpoint, settings.connect_timeout_s, trust)
         assert core.version is not None
         self.endpoint = endpoint
         self.version: ProtocolVersion = core.version
@@ -56,7 +58,7 @@ class WorkerConnection:
         self._kept = KeptGraphs(core.version.major)
         self._n_failures_seen = 0
         self.hash_threshold_bytes = _threshold(endpoint, settings)
-        self._transport = Transport(sock, core, endpoint, settings.limits)
+        self._transport = Transport(stream, core, endpoint, settings.limits)
         self._n_users = 0
 
     @property

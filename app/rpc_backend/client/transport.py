@@ -7,6 +7,11 @@ receiver thread reads replies and watches the clock. Whatever ends the connectio
 cause and fails every waiter and every later call with a DeviceLostError. The last thread to leave
 closes the socket.
 
+A worker of our own says which request failed and goes on. A request that awaits a reply fails
+alone. When one without a reply fails, everything that was asked behind it and is not answered yet
+may rest on what was not done, so it fails as well; when nothing is under way, the next call does.
+While nothing is under way such a worker is asked for a sign of life now and then.
+
 Data of `submit()` that is read-only (bytes, a mapped file) is sent from where it lies; anything
 else is copied unless it is gone before `submit()` returns.
 """
@@ -23,10 +28,14 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from app.errors import DeviceLostError
-from app.rpc_backend.client.endpoint import Endpoint, abort_on_close
+from app.errors import DeviceLostError, LlamaServeError
+from app.rpc_backend.client.endpoint import Endpoint
+from app.rpc_backend.client.failures import failure
 from app.rpc_backend.errors import RemoteProtocolError, VersionMismatchError
+from app.rpc_backend.streams.base import Stream
 from app.rpc_backend.wire.client_core import ClientCore, Expected, Reply
+from app.rpc_backend.wire.constants import Cmd
+from app.rpc_backend.wire.extensions import ErrorReply, Ping
 from app.rpc_backend.wire.layout import Body
 from app.rpc_backend.wire.messages import Message
 
@@ -43,37 +52,40 @@ _MAX_TICK_S: Final = 5.0
 @dataclass(frozen=True, slots=True)
 class TransportLimits:
     """How long a worker may show no sign of life while something is due, and how many bytes may
-    wait to be sent before `submit()` blocks.
+    wait to be sent before `submit()` blocks; after how long without traffic a worker of our own is
+    asked for a sign of life, and how long it may take.
     """
 
     request_timeout_s: float = 600.0
     max_queued_bytes: int = 64 * 1024 * 1024
+    ping_after_s: float = 15.0
+    ping_timeout_s: float = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiter:
     future: Future[ReplyBody]
-    label: str
-    size: int
+    command: Cmd
+    size: int | None
     since: float
 
 
 class Transport:
-    """Sends requests and resolves replies over a connected socket whose HELLO is done.
+    """Sends requests and resolves replies over an open stream whose HELLO is done.
 
-    Any thread may call; the two threads inside own the socket's two directions.
+    Any thread may call; the two threads inside own the stream's two directions.
     """
 
     def __init__(
-        self, sock: socket.socket, core: ClientCore, endpoint: Endpoint, limits: TransportLimits
+        self, stream: Stream, core: ClientCore, endpoint: Endpoint, limits: TransportLimits
     ) -> None:
         self.bytes_sent = 0
         self.bytes_received = 0
-        self._sock = sock
+        self._stream = stream
         self._core = core
         self._endpoint = endpoint
         self._limits = limits
-        self._tick_s = min(max(limits.request_timeout_s / 4, 0.01), _MAX_TICK_S)
+        self._tick_s = _tick_s(limits)
         self._changed = threading.Condition()
         self._outgoing: deque[memoryview] = deque()
         self._queued_bytes = 0
@@ -81,8 +93,11 @@ class Transport:
         self._waiters: deque[_Waiter] = deque()
         self._progress_at = time.monotonic()
         self._cause: str | None = None
+        self.n_failures = 0
+        self._failed: LlamaServeError | None = None
+        self._n_tainted = 0
         self._wake_reader, self._wake_writer = socket.socketpair()
-        sock.setblocking(False)
+        stream.settimeout(0)
         self._threads = [
             threading.Thread(target=self._guard, args=(loop,), name=name, daemon=True)
             for loop, name in (
@@ -100,7 +115,7 @@ class Transport:
         """Send a request and the data behind it; return the future of its reply if it has one.
         Without `flush` the request may wait for the next one that is flushed.
 
-        Raises: DeviceLostError.
+        Raises: DeviceLostError; whatever an earlier request without a reply failed with.
         """
         view = memoryview(data).cast("B")
         with self._changed:
@@ -108,6 +123,9 @@ class Transport:
                 self._changed.wait()
             if self._cause is not None:
                 raise DeviceLostError(self._cause)
+            if self._failed is not None and not self._n_tainted:
+                error, self._failed = self._failed, None
+                raise error
             frame, expected = self._core.request(message, len(view))
             future = None if expected is None else self._await(expected)
             self._enqueue(frame, view)
@@ -130,7 +148,7 @@ class Transport:
                 return
             self._cause = self._describe(cause)
             if self._waiters or self._outgoing:
-                abort_on_close(self._sock)
+                self._stream.abort_on_close()
             waiters, self._waiters = self._waiters, deque()
             self._outgoing.clear()
             self._queued_bytes = 0
@@ -148,8 +166,8 @@ class Transport:
             head = self._waiters[0]
             waited = time.monotonic() - head.since
             parts.append(
-                f"while {len(self._waiters)} replies were due, first {head.label} "
-                f"({head.size} bytes, asked {waited:.1f} s ago)"
+                f"while {len(self._waiters)} replies were due, first {head.command.name} "
+                f"({head.size or 0} bytes, asked {waited:.1f} s ago)"
             )
         if self._queued_bytes:
             parts.append(f"with {self._queued_bytes} bytes not yet sent")
@@ -158,8 +176,8 @@ class Transport:
     def _await(self, expected: Expected) -> Future[ReplyBody]:
         future: Future[ReplyBody] = Future()
         future.set_running_or_notify_cancel()
-        name = expected.command.number.name
-        self._waiters.append(_Waiter(future, name, expected.size, time.monotonic()))
+        number = expected.command.number
+        self._waiters.append(_Waiter(future, number, expected.size, time.monotonic()))
         return future
 
     def _enqueue(self, frame: bytes, data: memoryview) -> None:
@@ -184,14 +202,14 @@ class Transport:
                 pass
         except OSError:
             log.debug("%s: the sender thread will report the failure", self._endpoint)
-        self._flushing = bool(self._outgoing)
+        self._flushing = self._has_unsent()
         if self._flushing:
             self._changed.notify_all()
 
     def _send_some(self) -> bool:
         """Write one system call's worth; return whether the socket may take more."""
         try:
-            sent = self._sock.sendmsg(self._next_parts())
+            sent = self._stream.send(self._next_parts())
         except BlockingIOError:
             return False
         self.bytes_sent += sent
@@ -204,6 +222,9 @@ class Transport:
                 return sent == _SEND_BYTES
             sent -= len(self._outgoing.popleft())
         return True
+
+    def _has_unsent(self) -> bool:
+        return bool(self._outgoing) or self._stream.has_unsent
 
     def _next_parts(self) -> list[memoryview]:
         """The head of the queue, up to the first part that is too large to go as a whole."""
@@ -230,13 +251,13 @@ class Transport:
             with self._changed:
                 self._n_running -= 1
                 if self._n_running == 0:
-                    self._sock.close()
+                    self._stream.close()
                     self._wake_reader.close()
 
     def _poller(self, events: int) -> select.poll:
         """Return what waits for the socket or for the end of the connection."""
         poller = select.poll()
-        poller.register(self._sock, events)
+        poller.register(self._stream.fileno(), events)
         poller.register(self._wake_reader, select.POLLIN)
         return poller
 
@@ -254,7 +275,7 @@ class Transport:
                     return
                 if ready:
                     self._send_some()
-                    self._flushing = bool(self._outgoing)
+                    self._flushing = self._has_unsent()
                     self._changed.notify_all()
                 else:
                     self._check_stall("the worker does not take the bytes sent to it")
@@ -262,19 +283,20 @@ class Transport:
     def _receive_loop(self) -> None:
         poller = self._poller(select.POLLIN)
         while not self._is_over():
-            if not poller.poll(self._tick_s * 1000):
+            if not (self._stream.has_data or poller.poll(self._tick_s * 1000)):
                 with self._changed:
                     if self._waiters:
                         self._check_stall("the worker does not answer")
+                self._ask_for_life()
                 continue
             if self._is_over():
                 return
             try:
-                n = self._sock.recv_into(self._core.writable())
+                n = self._stream.recv_into(self._core.writable())
             except BlockingIOError:
                 continue
             if n == 0:
-                self.fail("the worker closed the connection")
+                self.fail(f"the worker closed the connection{self._last_words()}")
                 return
             self._core.wrote(n)
             self.bytes_received += n
@@ -283,16 +305,70 @@ class Transport:
                 self._resolve(reply)
 
     def _check_stall(self, what: str) -> None:
-        since = self._progress_at
+        since, limit_s = self._progress_at, self._limits.request_timeout_s
         if self._waiters:
-            since = max(since, self._waiters[0].since)
-        if time.monotonic() - since > self._limits.request_timeout_s:
-            self.fail(f"{what}, for {self._limits.request_timeout_s:g} s")
+            head = self._waiters[0]
+            since = max(since, head.since)
+            if head.command is Cmd.PING:
+                limit_s = self._limits.ping_timeout_s
+        if time.monotonic() - since > limit_s:
+            self.fail(f"{what}, for {limit_s:g} s")
+
+    def _ask_for_life(self) -> None:
+        """Send a ping when nothing has been under way for a while; stock workers know none."""
+        with self._changed:
+            idle_s = time.monotonic() - self._progress_at
+            is_busy = self._waiters or self._outgoing or self._failed is not None
+            if is_busy or not self._core.is_extended or idle_s <= self._limits.ping_after_s:
+                return
+        try:
+            self.submit(Ping(0))
+        except LlamaServeError as error:
+            log.debug("%s: no ping: %s", self._endpoint, error)
 
     def _resolve(self, reply: Reply) -> None:
+        error = None
+        if isinstance(reply.body, ErrorReply):
+            error = failure(self._endpoint, reply.body)
         with self._changed:
             if self._is_over():
                 return
+            if error is not None:
+                self.n_failures += 1
+            if reply.command is None:
+                assert error is not None
+                self._taint(error)
+                return
             waiter = self._waiters.popleft()
+            error = error or self._inherited()
         body = reply.body
-        waiter.future.set_result(bytes(body) if isinstance(body, bytearray) else body)
+        if error is not None:
+            waiter.future.set_exception(error)
+        else:
+            waiter.future.set_result(bytes(body) if isinstance(body, bytearray) else body)
+
+    def _taint(self, error: LlamaServeError) -> None:
+        """Let everything under way fail with the failure of a request before it."""
+        log.warning("%s", error)
+        self._failed = self._failed or error
+        if any(waiter.command is not Cmd.PING for waiter in self._waiters):
+            self._n_tainted = len(self._waiters)
+
+    def _inherited(self) -> LlamaServeError | None:
+        """Return what the oldest waiter fails with because of a request before it."""
+        if not self._n_tainted:
+            return None
+        error = self._failed
+        self._n_tainted -= 1
+        if not self._n_tainted:
+            self._failed = None
+        return error
+
+    def _last_words(self) -> str:
+        return "" if self._failed is None else f" after a failure ({self._failed})"
+
+
+def _tick_s(limits: TransportLimits) -> float:
+    """How often the clock is looked at."""
+    shortest = min(limits.request_timeout_s, limits.ping_after_s, limits.ping_timeout_s)
+    return min(max(shortest / 4, 0.01), _MAX_TICK_S)

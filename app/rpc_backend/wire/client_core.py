@@ -3,7 +3,9 @@
 `request()` checks that the worker's version has the request, returns the bytes to send and notes
 which reply is due; replies come back in the order of their requests, so that any number may be
 under way. Bytes from the socket go in through `writable()` and `wrote()`; `next_reply()` returns
-one reply after the other. Sending and receiving may be two threads, each of them one at a time.
+one reply after the other. After `extend()` a reply may also be the failure of a request, with or
+without a reply of its own (`extensions.py`). Sending and receiving may be two threads, each of them
+one at a time.
 """
 
 from collections import deque
@@ -16,23 +18,37 @@ from app.rpc_backend.errors import (
 )
 from app.rpc_backend.wire.commands import Command, Raw, Tail, command_of
 from app.rpc_backend.wire.constants import VERSIONS, Cmd, ProtocolVersion
+from app.rpc_backend.wire.extensions import (
+    ERROR_BIT,
+    ERROR_HEAD,
+    MAX_ERROR_BYTES,
+    MAX_TEXT_BYTES,
+    Announced,
+    ErrorReply,
+    unpack_error,
+)
 from app.rpc_backend.wire.framing import REQUEST_HEADER, RESPONSE_HEADER, ReceiveBuffer
 from app.rpc_backend.wire.messages import GetTensor, GetTensor2D, Hello, HelloReply, Message
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A reply that is due, and its size in bytes."""
+    """A reply that is due, its size in bytes, None for one of any length, and the number of its
+    request.
+    """
 
     command: Command
-    size: int
+    size: int | None
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One reply: a message, or for a command that reads a tensor its bytes."""
+    """One reply: a message, or for a command that reads its bytes; or the failure of a request,
+    whose command is None when no reply was due.
+    """
 
-    command: Command
+    command: Command | None
     body: Message | bytearray
 
 
@@ -41,9 +57,13 @@ class ClientCore:
 
     def __init__(self) -> None:
         self.version: ProtocolVersion | None = None
+        self.announced = Announced(0)
+        self.is_extended = False
         self._buffer = ReceiveBuffer()
         self._expected: deque[Expected] = deque()
-        self._size_known = False
+        self._n_requests = 0
+        self._size: int | None = None
+        self._is_error = False
         self._failed = False
 
     @property
@@ -62,6 +82,11 @@ class ClientCore:
             raise LocalProtocolError("HELLO: expected once and first")
         return self._frame(command_of(Hello()), Hello(), 0)
 
+    def extend(self) -> None:
+        """Begin an extended conversation; EXTEND was answered."""
+        self.is_extended = True
+        self._n_requests = 0
+
     def request(self, message: Message, n_data: int = 0) -> tuple[bytes, Expected | None]:
         """Return the bytes that go before `n_data` bytes of data, and the reply that is now due.
 
@@ -73,13 +98,17 @@ class ClientCore:
         command = command_of(message, self.version.major)
         if command.number is Cmd.HELLO or (n_data and command.tail is not Tail.DATA):
             raise LocalProtocolError(f"{command.number.name}: not allowed here")
+        if command.is_extension and command.number is not Cmd.EXTEND and not self.is_extended:
+            raise LocalProtocolError(f"{command.number.name}: the worker does not know it")
         frame = self._frame(command, message, n_data)
         return frame, self._expected[-1] if command.response is not None else None
 
     def _frame(self, command: Command, message: Message, n_data: int) -> bytes:
         body = command.request.pack(message)
         if command.response is not None:
-            self._expected.append(Expected(command, _reply_bytes(command, message)))
+            size = _reply_bytes(command, message)
+            self._expected.append(Expected(command, size, self._n_requests))
+        self._n_requests += 1
         return REQUEST_HEADER.pack(command.number, len(body) + n_data) + body
 
     def writable(self) -> memoryview:
@@ -104,31 +133,62 @@ class ClientCore:
             raise
 
     def _next(self) -> Reply | None:
-        if not self._expected:
-            if self._buffer.take(1) is not None:
-                raise RemoteProtocolError("bytes from the worker while no reply is due")
+        if self._size is None and not self._read_size():
             return None
-        command, size = self._expected[0].command, self._expected[0].size
-        if not self._size_known and not self._read_size(command, size):
-            return None
-        data = self._buffer.fill(size, trusted=True) if size else bytearray()
+        assert self._size is not None
+        data = self._buffer.fill(self._size, trusted=True) if self._size else bytearray()
         if data is None:
             return None
-        self._size_known = False
-        self._expected.popleft()
+        self._size = None
+        if self._is_error:
+            return self._failure(unpack_error(data))
+        command = self._expected.popleft().command
         return Reply(command, self._parse(command, data))
 
-    def _read_size(self, command: Command, expected: int) -> bool:
+    def _read_size(self) -> bool:
+        """Read the size field of what comes next, and check it against what is due."""
+        if not (self._expected or self.is_extended):
+            if self._buffer.n_unread:
+                raise RemoteProtocolError("bytes from the worker while no reply is due")
+            return False
         header = self._buffer.take(RESPONSE_HEADER.size)
         if header is None:
             return False
         (size,) = RESPONSE_HEADER.unpack(header)
-        if size != expected:
-            raise RemoteProtocolError(
-                f"reply to {command.number.name}: size field {size}: expected {expected}"
-            )
-        self._size_known = True
+        self._is_error = self.is_extended and bool(size & ERROR_BIT)
+        self._size = self._error_size(size) if self._is_error else self._reply_size(size)
         return True
+
+    def _error_size(self, size: int) -> int:
+        size &= ~ERROR_BIT
+        if not ERROR_HEAD.size <= size <= MAX_ERROR_BYTES:
+            raise RemoteProtocolError(
+                f"error frame of {size} bytes: expected {ERROR_HEAD.size} to {MAX_ERROR_BYTES}"
+            )
+        return int(size)
+
+    def _reply_size(self, size: int) -> int:
+        if not self._expected:
+            raise RemoteProtocolError(f"reply of {size} bytes while none is due")
+        due = self._expected[0]
+        fits = size <= MAX_TEXT_BYTES if due.size is None else size == due.size
+        if not fits:
+            expected = f"at most {MAX_TEXT_BYTES}" if due.size is None else due.size
+            raise RemoteProtocolError(
+                f"reply to {due.command.number.name}: size field {size}: expected {expected}"
+            )
+        return size
+
+    def _failure(self, error: ErrorReply) -> Reply:
+        """Match a failure with the reply that is due, if it stands in the place of one."""
+        if self._expected and self._expected[0].number == error.request:
+            return Reply(self._expected.popleft().command, error)
+        limit = self._expected[0].number if self._expected else self._n_requests
+        if error.request >= limit:
+            raise RemoteProtocolError(
+                f"failure of request {error.request}: expected one of the {limit} before"
+            )
+        return Reply(None, error)
 
     def _parse(self, command: Command, data: bytearray) -> Message | bytearray:
         if command.response is None or isinstance(command.response, Raw):
@@ -136,10 +196,13 @@ class ClientCore:
         message = command.response.unpack(data)
         if isinstance(message, HelloReply):
             self.version = _agree(message)
+            self.announced = Announced(message.padding)
         return message
 
 
-def _reply_bytes(command: Command, message: Message) -> int:
+def _reply_bytes(command: Command, message: Message) -> int | None:
+    if command.response is Raw.TEXT:
+        return None
     if isinstance(message, GetTensor | GetTensor2D):
         return message.reply_bytes
     if command.response is None or isinstance(command.response, Raw):

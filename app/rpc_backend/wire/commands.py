@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Any, Final, Protocol
 
 from app.rpc_backend.errors import LocalProtocolError
+from app.rpc_backend.wire import extensions as x
 from app.rpc_backend.wire import messages as m
 from app.rpc_backend.wire.constants import MAX_GRAPH_BYTES, NEWEST, VERSIONS, Cmd
 from app.rpc_backend.wire.graph_codec import GraphCompute, GraphLayout
@@ -42,6 +43,7 @@ class Raw(Enum):
     """Stands for a response that is nothing but bytes."""
 
     BYTES = "bytes"
+    TEXT = "text of any length"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +59,19 @@ class Command:
     max_bytes: int | None = None
     """Largest body; None where the data's target sets the limit."""
 
+    @property
+    def is_extension(self) -> bool:
+        """Whether only our own ends know it."""
+        return self.number >= x.FIRST_EXTENSION
+
 
 _SIZE = Layout(m.SizeReply, "Q")
 _FLAG = Layout(m.FlagReply, "B")
 _ALLOC = Layout(m.AllocBufferReply, "Q Q")
 _MEMORY = Layout(m.DeviceMemoryReply, "Q Q")
 _COUNT = Layout(m.DeviceCountReply, "I")
+_EXTENDED = Layout(x.ExtendReply, "B 32s 32s")
+_PONG = Layout(x.Ping, "Q")
 _HELLO = Layout(m.HelloReply, "B B B B 24s")
 _V7, _V8 = (7,), (8,)
 
@@ -111,6 +120,10 @@ COMMANDS: Final = (
     _row(Cmd.COMM_INIT, m.CommInit, "I I I I 64s", _FLAG, versions=_V8),
     _row(Cmd.COMM_ALLREDUCE, m.CommAllreduce, "I T", versions=_V8),
     _row(Cmd.COMM_FREE, m.CommFree, "I", versions=_V8),
+    _row(Cmd.EXTEND, x.Extend, "B 32s", _EXTENDED),
+    _row(Cmd.PROVE, x.Prove, "32s", _FLAG),
+    _row(Cmd.PING, x.Ping, "Q", _PONG),
+    _row(Cmd.DEVICE_FACTS, x.DeviceFacts, "I", Raw.TEXT),
 )
 
 _BY_NUMBER: Final = {v: {int(c.number): c for c in COMMANDS if v in c.versions} for v in VERSIONS}

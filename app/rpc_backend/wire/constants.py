@@ -2,7 +2,7 @@
 
 Command numbers, sizes and version rules follow ggml-rpc at llama.cpp b11434 (protocol 7.0.0) and
 b11739 (8.0.0). Limits are ours. Operation and type numbers belong to the protocol as well; they
-live in `app.ggml.ops` and `app.ggml.types`.
+live in `app.ggml.ops` and `app.ggml.types`. Commands from 128 on are our own (`extensions.py`).
 """
 
 from enum import IntEnum
@@ -35,6 +35,10 @@ class Cmd(IntEnum):
     COMM_INIT = 20
     COMM_ALLREDUCE = 21
     COMM_FREE = 22
+    EXTEND = 128
+    PROVE = 129
+    PING = 130
+    DEVICE_FACTS = 131
 
 
 class ProtocolVersion(NamedTuple):

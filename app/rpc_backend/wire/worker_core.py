@@ -3,7 +3,8 @@
 Used as h11 is: bytes go in through `writable()` and `wrote()`, `next_request()` returns one request
 after the other or None when more bytes are needed, and `reply()` returns the bytes to send. The
 first request must be HELLO; every other rule is a row of `commands.COMMANDS`. After a
-RemoteProtocolError the conversation is over. Not thread-safe.
+RemoteProtocolError the conversation is over. `extend()` begins an extended conversation, in which
+`error()` answers a request that failed (`extensions.py`). Not thread-safe.
 """
 
 from collections import deque
@@ -13,6 +14,7 @@ from enum import Enum
 from app.rpc_backend.errors import LocalProtocolError, RemoteProtocolError
 from app.rpc_backend.wire.commands import Command, Raw, Tail, command_by_number
 from app.rpc_backend.wire.constants import CHUNK_BYTES, Cmd
+from app.rpc_backend.wire.extensions import ErrorReply, pack_error
 from app.rpc_backend.wire.framing import REQUEST_HEADER, RESPONSE_HEADER, ReceiveBuffer
 from app.rpc_backend.wire.layout import Body
 from app.rpc_backend.wire.messages import Message
@@ -34,24 +36,33 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request, or for a request with data one piece of it."""
+    """One request, or for a request with data one piece of it; `number` counts the requests of an
+    extended conversation.
+    """
 
     command: Command
     message: Message
     chunk: Chunk | None = None
+    number: int = 0
 
 
 class _State(Enum):
     HELLO = "waiting for HELLO"
+    LOCKED = "waiting for the proof of the secret"
     OPEN = "open"
     FAILED = "failed"
 
 
 class WorkerCore:
-    """Reads requests and frames replies in one protocol version."""
+    """Reads requests and frames replies in one protocol version; one that is `locked` takes nothing
+    but the proof of a secret until `unlock()`.
+    """
 
-    def __init__(self, version: int) -> None:
+    def __init__(self, version: int, *, locked: bool = False) -> None:
         self.version = version
+        self.is_extended = False
+        self._locked = locked
+        self._n_requests = 0
         self._buffer = ReceiveBuffer()
         self._state = _State.HELLO
         self._command: Command | None = None
@@ -62,8 +73,18 @@ class WorkerCore:
 
     @property
     def is_open(self) -> bool:
-        """Whether HELLO was read and nothing has gone wrong."""
+        """Whether HELLO was read, the secret proved and nothing has gone wrong."""
         return self._state is _State.OPEN
+
+    def extend(self) -> None:
+        """Begin an extended conversation with the next request."""
+        self.is_extended = True
+        self._n_requests = 0
+
+    def unlock(self) -> None:
+        """Take every request from now on."""
+        if self._state is _State.LOCKED:
+            self._state = _State.OPEN
 
     @property
     def is_between_requests(self) -> bool:
@@ -121,6 +142,16 @@ class WorkerCore:
             raise LocalProtocolError(f"{command.number.name}: expected a message, not bytes")
         return RESPONSE_HEADER.pack(size)
 
+    def error(self, request: Request | None, code: int, text: str) -> bytes:
+        """Frame the failure of the newest request, in the place of its reply if it has one; None
+        stands for one that could not be read.
+        """
+        if request is None:
+            return pack_error(ErrorReply(self._n_requests, code, text))
+        if request.command.response is not None:
+            self._owed.pop()
+        return pack_error(ErrorReply(request.number, code, text))
+
     def _pop_owed(self) -> Command:
         if not self._owed:
             raise LocalProtocolError("no request awaits a reply")
@@ -146,6 +177,7 @@ class WorkerCore:
         name = command.number.name
         if (command.number is Cmd.HELLO) != (self._state is _State.HELLO):
             raise RemoteProtocolError(f"{name}: expected HELLO first and once")
+        self._admit_extension(command)
         limit = command.max_bytes
         if size < command.request.size or (limit is not None and size > limit):
             expected = f"{command.request.size} bytes"
@@ -153,6 +185,19 @@ class WorkerCore:
                 expected += " or more" if limit is None else f" to {limit}"
             raise RemoteProtocolError(f"{name}: body of {size} bytes: expected {expected}")
         return command
+
+    def _admit_extension(self, command: Command) -> None:
+        number = command.number
+        if number is Cmd.EXTEND:
+            if self.is_extended:
+                raise RemoteProtocolError("EXTEND: expected it once")
+        elif command.is_extension and not self.is_extended:
+            raise RemoteProtocolError(f"{number.name}: expected EXTEND before it")
+        elif self._state is _State.LOCKED and number is not Cmd.PROVE:
+            raise RemoteProtocolError(
+                f"{number.name}: refused: this worker has a secret, and the client has not proved "
+                "that it knows it (a stock client cannot)"
+            )
 
     def _read_body(self, command: Command) -> Request | None:
         if command.tail is Tail.DATA:
@@ -164,7 +209,7 @@ class WorkerCore:
             message = command.request.unpack(body)
         except RemoteProtocolError as error:
             raise RemoteProtocolError(f"{command.number.name}: {error}") from None
-        return self._finish(Request(command, message))
+        return self._finish(Request(command, message, None, self._n_requests))
 
     def _read_chunk(self, command: Command) -> Request | None:
         if self._message is None:
@@ -178,7 +223,7 @@ class WorkerCore:
         if data is None:
             return None
         chunk = Chunk(self._total - self._remaining, self._total, data)
-        request = Request(command, self._message, chunk)
+        request = Request(command, self._message, chunk, self._n_requests)
         self._remaining -= len(data)
         return request if self._remaining else self._finish(request)
 
@@ -189,8 +234,9 @@ class WorkerCore:
         command = request.command
         self._command = self._message = None
         self._remaining = 0
+        self._n_requests += 1
         if command.number is Cmd.HELLO:
-            self._state = _State.OPEN
+            self._state = _State.LOCKED if self._locked else _State.OPEN
         if command.response is not None:
             self._owed.append(command)
         return request

@@ -1,8 +1,9 @@
 """One client's conversation with the worker, without a socket.
 
-Joins the wire's core, the handlers and the client's state: bytes in, bytes out. Whatever a client
-sends ends in replies or in one SessionError that names the command and the reason; the caller logs
-it and closes the connection, and the worker lives.
+Joins the wire's core, the handlers and the client's state: bytes in, bytes out. A command that
+fails is told to a client that understands it, and the conversation goes on; with a stock client,
+and after what breaks the protocol itself, one SessionError names the command and the reason, the
+caller logs it and closes the connection. Either way the worker lives.
 """
 
 import logging
@@ -11,8 +12,12 @@ from typing import Final
 
 from app.devices.base import Device
 from app.errors import LlamaServeError
+from app.rpc_backend.wire import extensions as x
 from app.rpc_backend.wire.layout import Body
+from app.rpc_backend.wire.messages import FlagReply, Hello, Message
 from app.rpc_backend.wire.worker_core import Request, WorkerCore
+from app.rpc_backend.worker.access import OPEN, Access
+from app.rpc_backend.worker.extended import error_code
 from app.rpc_backend.worker.handlers import DATA_HANDLERS, HANDLERS, Pieces
 from app.rpc_backend.worker.state import ClientState
 from app.rpc_backend.worker.tensor_cache import TensorCache
@@ -36,13 +41,15 @@ class Session:
         version: int,
         cache: TensorCache | None = None,
         peer: str = "client",
+        access: Access = OPEN,
     ) -> None:
-        self.state = ClientState(devices, version, cache, peer)
-        self._core = WorkerCore(version)
+        self.state = ClientState(devices, version, cache, peer, access)
+        self._core = WorkerCore(version, locked=access.secret is not None)
+        self._skipping = False
 
     @property
     def has_said_hello(self) -> bool:
-        """Whether the client has shown that it speaks the protocol."""
+        """Whether the client has shown that it speaks the protocol and may be served."""
         return self._core.is_open
 
     @property
@@ -65,36 +72,73 @@ class Session:
         Raises: SessionError.
         """
         self._core.wrote(n)
-        while (request := self._next()) is not None:
+        while True:
+            try:
+                request = self._core.next_request()
+            except LlamaServeError as error:
+                if self._core.is_extended:
+                    yield self._core.error(None, x.ErrorCode.PROTOCOL, str(error))
+                raise SessionError(str(error)) from error
+            if request is None:
+                return
             yield from self._handle(request)
 
     def close(self) -> None:
         """Free everything that the client had."""
         self.state.close()
 
-    def _next(self) -> Request | None:
-        try:
-            return self._core.next_request()
-        except LlamaServeError as error:
-            raise SessionError(str(error)) from error
-
     def _handle(self, request: Request) -> Iterator[Body]:
-        message, name = request.message, request.command.number.name
-        if log.isEnabledFor(logging.DEBUG) and (request.chunk is None or request.chunk.at == 0):
+        message, name, chunk = request.message, request.command.number.name, request.chunk
+        if self._skipping and chunk is not None and chunk.at:
+            return
+        self._skipping = False
+        if log.isEnabledFor(logging.DEBUG) and (chunk is None or chunk.at == 0):
             log.debug("%s: %s", self.state.peer, message if log.isEnabledFor(DETAIL) else name)
+        began = False
         try:
-            if request.chunk is not None:
-                DATA_HANDLERS[type(message)](self.state, message, request.chunk)
+            if chunk is not None:
+                DATA_HANDLERS[type(message)](self.state, message, chunk)
                 return
             outcome = HANDLERS[type(message)](self.state, message)
             if isinstance(outcome, Pieces):
+                began = True
                 yield self._core.reply_header(outcome.size)
                 yield from outcome.pieces
             elif outcome is not None:
                 yield self._core.reply(outcome)
+                self._advance(message, outcome)
+        except SessionError:
+            raise
         except LlamaServeError as error:
-            raise SessionError(f"{name}: {error}") from error
+            if began or not self._core.is_extended:
+                raise SessionError(f"{name}: {error}") from error
+            yield self._tell(request, error)
         except Exception as error:
             # The worker outlives every client, and every bug that one client may touch.
             log.exception("%s: %s failed", self.state.peer, name)
+            if self._core.is_extended and not began:
+                yield self._core.error(request, x.ErrorCode.INTERNAL, f"{name}: {error!r}")
             raise SessionError(f"{name}: internal error: {error!r}") from error
+
+    def _tell(self, request: Request, error: LlamaServeError) -> bytes:
+        """Answer a command that failed; what is left of its data is read and dropped."""
+        self._skipping = True
+        self.state.drop_writer()
+        self.state.n_failures += 1
+        text = f"{request.command.number.name}: {error}"
+        log.warning("%s: %s", self.state.peer, text)
+        return self._core.error(request, error_code(error), text)
+
+    def _advance(self, message: Message, outcome: Message) -> None:
+        """Go on to what a client may do after a step of the greeting.
+
+        Raises: SessionError when it may do nothing.
+        """
+        if isinstance(message, Hello) and self.state.access.refuses_plain:
+            raise SessionError("refused: a client without TLS; this worker speaks nothing else")
+        if isinstance(message, x.Extend):
+            self._core.extend()
+        elif isinstance(message, x.Prove) and isinstance(outcome, FlagReply):
+            if not outcome.value:
+                raise SessionError("refused: the client does not know this worker's secret")
+            self._core.unlock()

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from app.devices.base import Device
 from app.errors import LlamaServeError
 from app.rpc_backend.errors import RemoteProtocolError
+from app.rpc_backend.worker.access import OPEN, Access
+from app.rpc_backend.worker.all_reduce import Groups
 from app.rpc_backend.worker.buffers import BufferTable
 from app.rpc_backend.worker.graphs import GraphStore
 from app.rpc_backend.worker.tensor_cache import CacheWriter, TensorCache
@@ -26,11 +28,17 @@ class ClientState:
     version: int
     cache: TensorCache | None = None
     peer: str = "client"
+    access: Access = OPEN
+    expected_proof: bytes | None = None
+    """What PROVE has to show; known from EXTEND on."""
     buffers: BufferTable = field(default_factory=BufferTable)
     graphs: GraphStore = field(init=False)
     writer: CacheWriter | None = None
     n_graphs_sent: int = 0
     n_graph_runs: int = 0
+    groups: Groups = field(default_factory=Groups)
+    n_failures: int = 0
+    """Commands that failed without ending the conversation."""
 
     def __post_init__(self) -> None:
         self.graphs = GraphStore(self.version)
@@ -44,12 +52,17 @@ class ClientState:
             raise RemoteProtocolError(f"device {index}: this worker has {len(self.devices)}")
         return self.devices[index]
 
-    def close(self) -> None:
-        """Free everything."""
-        self.graphs.forget_all()
+    def drop_writer(self) -> None:
+        """Give up what was being stored."""
         if self.writer is not None:
             self.writer.abandon()
             self.writer = None
+
+    def close(self) -> None:
+        """Free everything."""
+        self.groups.close()
+        self.graphs.forget_all()
+        self.drop_writer()
         for held in self.buffers:
             self.buffers.remove(held.handle)
             try:

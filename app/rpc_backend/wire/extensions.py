@@ -1,0 +1,152 @@
+"""What our own two ends say to each other beyond the protocol of llama.cpp. All of it is here.
+
+**How it begins.** A worker's reply to HELLO has a padding byte that stock peers send as 0 and do
+not look at. Ours puts `Announced` bits there. A client that knows them sends EXTEND, and from its
+reply on the conversation is extended; a client that does not is a stock one and never meets
+anything of this module. Commands from 128 on exist only in an extended conversation, and stock
+workers never receive them.
+
+**Revisions.** EXTEND carries the revision of each end; the lower one of both is spoken. Commands
+and fields are added with a new revision and never change their meaning afterwards.
+
+**Errors.** In an extended conversation a failing command does not end it. Its reply, or when it has
+none a message between two replies, is an error frame: size field with the top bit set and the rest
+the length, then `ERROR_HEAD` (the number of the failing request, counted from the first one after
+EXTEND, and a code of `ErrorCode`) and the reason in UTF-8. Requests after the failing one are
+carried out. Only what breaks the framing itself, or a bug, still ends the conversation, after its
+error frame.
+
+**A secret.** A worker that has one says `SECRET` and takes nothing but EXTEND and PROVE until the
+client has shown that it knows it; a stock client cannot. Both ends prove it (`prove`): HMAC-SHA256
+over who speaks, both nonces and, below TLS, the digest of the worker's certificate. So a
+certificate that nobody signed is good enough when there is a secret. Without TLS the secret is
+never visible, but what follows is.
+
+**TLS.** A worker with a certificate speaks TLS from the first byte, and says `TLS` to a client that
+sends HELLO in plain, before it closes.
+
+**Commands.**
+
+| n | command | body | → response |
+|---|---|---|---|
+| 128 | EXTEND | revision u8, nonce u8[32] | revision u8, nonce u8[32], proof u8[32] |
+| 129 | PROVE | proof u8[32] | u8 (1 = right) |
+| 130 | PING | u64 | the same u64 |
+| 131 | DEVICE_FACTS | device u32 | JSON of any length up to 64 KiB (`client/facts.py`) |
+"""
+
+import hmac
+import struct
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+from typing import Final
+
+REVISION: Final = 1
+NONCE_BYTES: Final = 32
+PROOF_BYTES: Final = 32
+NO_PROOF: Final = bytes(PROOF_BYTES)
+
+FIRST_EXTENSION: Final = 128
+"""Commands from here on are ours."""
+
+ERROR_BIT: Final = 1 << 63
+ERROR_HEAD: Final = struct.Struct("<QB")
+MAX_ERROR_BYTES: Final = 4096
+MAX_TEXT_BYTES: Final = 64 * 1024
+"""Longest reply of a command that answers with text."""
+
+
+class Announced(IntFlag):
+    """What a worker says of itself in HELLO's padding byte."""
+
+    EXTENDED = 1
+    SECRET = 2
+    TLS = 4
+
+
+class ErrorCode(IntEnum):
+    """Why a command failed; numbers that a client does not know count as `INTERNAL`."""
+
+    PROTOCOL = 1
+    GRAPH = 2
+    UNSUPPORTED = 3
+    MEMORY = 4
+    DEVICE = 5
+    INTERNAL = 6
+
+
+class Speaker(IntEnum):
+    """Whose proof it is, so that one end's cannot be sent back as the other's."""
+
+    CLIENT = 1
+    WORKER = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Extend:
+    """Begin an extended conversation."""
+
+    revision: int
+    nonce: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ExtendReply:
+    """The worker's revision and nonce, and its proof, all zeros when it has no secret."""
+
+    revision: int
+    nonce: bytes
+    proof: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Prove:
+    """Show that the client knows the secret."""
+
+    proof: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Ask for a sign of life; the reply repeats the value."""
+
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """Ask what a device really is; the reply is JSON."""
+
+    device: int
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorReply:
+    """A request of this number failed; `code` may be one that is not known here."""
+
+    request: int
+    code: int
+    text: str
+
+
+def pack_error(error: ErrorReply) -> bytes:
+    """Frame an error; a long reason is cut."""
+    text = error.text.encode("utf-8", "replace")[: MAX_ERROR_BYTES - ERROR_HEAD.size]
+    body = ERROR_HEAD.pack(error.request, error.code) + text
+    return struct.pack("<Q", ERROR_BIT | len(body)) + body
+
+
+def unpack_error(body: bytes | bytearray) -> ErrorReply:
+    """Read the body of an error frame, which must be at least `ERROR_HEAD` long."""
+    request, code = ERROR_HEAD.unpack_from(body)
+    return ErrorReply(request, code, body[ERROR_HEAD.size :].decode("utf-8", "replace"))
+
+
+def prove(
+    secret: bytes, speaker: Speaker, client_nonce: bytes, worker_nonce: bytes, certificate: bytes
+) -> bytes:
+    """Return the proof that `speaker` knows the secret; `certificate` is the sha256 of the worker's
+    certificate, empty without TLS.
+    """
+    said = bytes([speaker]) + client_nonce + worker_nonce + certificate
+    return hmac.digest(secret, b"llama-serve rpc 1" + said, "sha256")

@@ -1,0 +1,79 @@
+"""Handlers of the commands that only our own ends know (`wire/extensions.py`), and the codes under
+which failures are told.
+"""
+
+import hmac
+import json
+import secrets
+from typing import Final
+
+from app.errors import (
+    DeviceLostError,
+    GraphError,
+    LlamaServeError,
+    OutOfMemoryError,
+    UnsupportedError,
+)
+from app.rpc_backend.errors import GroupError, RemoteProtocolError
+from app.rpc_backend.wire import extensions as x
+from app.rpc_backend.wire.messages import FlagReply
+from app.rpc_backend.worker.state import ClientState
+from app.version import BUILD_INFO
+
+_CODES: Final = (
+    (RemoteProtocolError, x.ErrorCode.PROTOCOL),
+    (GraphError, x.ErrorCode.GRAPH),
+    (UnsupportedError, x.ErrorCode.UNSUPPORTED),
+    (OutOfMemoryError, x.ErrorCode.MEMORY),
+    (DeviceLostError, x.ErrorCode.DEVICE),
+    (GroupError, x.ErrorCode.DEVICE),
+)
+
+
+def error_code(error: LlamaServeError) -> x.ErrorCode:
+    """Return the code under which a client is told of an error."""
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return code
+    return x.ErrorCode.INTERNAL
+
+
+def extend(state: ClientState, message: x.Extend) -> x.ExtendReply:
+    """Begin an extended conversation; with a secret, prove that this end knows it."""
+    if message.revision < 1:
+        raise RemoteProtocolError(f"revision {message.revision}: expected 1 or more")
+    nonce, proof, access = secrets.token_bytes(x.NONCE_BYTES), x.NO_PROOF, state.access
+    if access.secret is not None:
+        said = (message.nonce, nonce, access.certificate)
+        proof = x.prove(access.secret, x.Speaker.WORKER, *said)
+        state.expected_proof = x.prove(access.secret, x.Speaker.CLIENT, *said)
+    return x.ExtendReply(x.REVISION, nonce, proof)
+
+
+def prove(state: ClientState, message: x.Prove) -> FlagReply:
+    """Check the client's proof; a wrong one ends the conversation."""
+    expected, state.expected_proof = state.expected_proof, None
+    if expected is None:
+        raise RemoteProtocolError("expected EXTEND before it, and a secret to prove")
+    return FlagReply(int(hmac.compare_digest(expected, message.proof)))
+
+
+def ping(state: ClientState, message: x.Ping) -> x.Ping:
+    """Give a sign of life."""
+    return message
+
+
+def device_facts(state: ClientState, message: x.DeviceFacts) -> bytes:
+    """Say what a device is, as JSON (read by `client/facts.py`)."""
+    device = state.device(message.device)
+    info, memory = device.info, device.memory()
+    facts = {
+        "name": info.name,
+        "description": info.description,
+        "kind": info.kind.value,
+        "threads": info.threads,
+        "free": memory.free,
+        "total": memory.total,
+        "program": BUILD_INFO,
+    }
+    return json.dumps(facts).encode()
