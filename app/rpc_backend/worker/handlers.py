@@ -2,8 +2,8 @@
 
 A handler gets the client's state and the message and returns the reply, None when there is none,
 or for a read the pieces of the answer. Requests with data are in `DATA_HANDLERS` and see one piece
-at a time, so that a frame of any length costs one piece of memory. Bad input raises; the caller
-closes the connection, since the protocol has no error reply.
+at a time, so that a frame of any length costs one piece of memory. Bad input raises; the session
+says so where the client understands it and closes the connection where it does not.
 """
 
 import logging
@@ -13,13 +13,16 @@ from typing import Any, Final
 
 from app.devices.base import BufferUsage
 from app.errors import GraphError, OutOfMemoryError
-from app.rpc_backend.errors import RemoteProtocolError
+from app.rpc_backend.errors import GroupError, RemoteProtocolError
+from app.rpc_backend.rdma import decline
+from app.rpc_backend.wire import extensions as x
 from app.rpc_backend.wire import messages as m
 from app.rpc_backend.wire.constants import VERSIONS
 from app.rpc_backend.wire.graph_codec import GraphCompute
 from app.rpc_backend.wire.layout import Body
 from app.rpc_backend.wire.tensor import to_tensor
 from app.rpc_backend.wire.worker_core import Chunk
+from app.rpc_backend.worker import extended
 from app.rpc_backend.worker.buffers import Region
 from app.rpc_backend.worker.graphs import build_graph
 from app.rpc_backend.worker.state import ClientState
@@ -41,9 +44,13 @@ Outcome = m.Message | Pieces | None
 
 
 def _hello(state: ClientState, message: m.Hello) -> Outcome:
-    if any(message.capabilities):
-        log.debug("%s offers another transport than TCP; not taken", state.peer)
-    return m.HelloReply(*VERSIONS[state.version])
+    decline(state.peer, message.capabilities)
+    return m.HelloReply(*VERSIONS[state.version], padding=int(state.access.announced))
+
+
+def _device_facts(state: ClientState, message: x.DeviceFacts) -> Outcome:
+    text = extended.device_facts(state, message)
+    return Pieces(len(text), iter([text]))
 
 
 def _device_count(state: ClientState, message: m.DeviceCount) -> Outcome:
@@ -197,16 +204,25 @@ def _graph_recompute(state: ClientState, message: m.GraphRecompute) -> Outcome:
 
 def _comm_init(state: ClientState, message: m.CommInit) -> Outcome:
     state.device(message.device)
-    log.info("%s: COMM_INIT refused: this worker does not add tensors up", state.peer)
-    return m.FlagReply(0)
+    try:
+        if state.access.secret is not None or state.access.certificate:
+            raise GroupError("the workers' own connection would be open to everybody")
+        state.groups.join(message)
+    except GroupError as error:
+        log.info("%s: COMM_INIT refused: %s", state.peer, error)
+        return m.FlagReply(0)
+    return m.FlagReply(1)
 
 
 def _comm_allreduce(state: ClientState, message: m.CommAllreduce) -> Outcome:
-    raise RemoteProtocolError("no group was joined")
+    state.device(message.device)
+    state.groups.all_reduce(message.device, state.buffers.resolve_region(message.tensor))
+    return None
 
 
 def _comm_free(state: ClientState, message: m.CommFree) -> Outcome:
     state.device(message.device)
+    state.groups.leave(message.device)
     return None
 
 
@@ -264,6 +280,10 @@ HANDLERS: Final[dict[type, Handler]] = {
     m.CommInit: _comm_init,
     m.CommAllreduce: _comm_allreduce,
     m.CommFree: _comm_free,
+    x.Extend: extended.extend,
+    x.Prove: extended.prove,
+    x.Ping: extended.ping,
+    x.DeviceFacts: _device_facts,
 }
 
 DATA_HANDLERS: Final[dict[type, DataHandler]] = {
