@@ -6,7 +6,6 @@ reports.
 
 import logging
 import socket
-import struct
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -96,16 +95,6 @@ def connect(endpoint: Endpoint, deadline: float) -> socket.socket:
             sock.close()
             reasons[_reason(error)] = None
     raise DeviceLostError(f"RPC worker {endpoint}: {', '.join(reasons)}")
-
-
-def abort_on_close(sock: socket.socket) -> None:
-    """Make closing a reset instead of a farewell: a stock worker that later writes its reply to a
-    peer that said goodbye dies of SIGPIPE, after a reset it only notes an error.
-    """
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    except OSError as error:
-        log.debug("the socket is gone already: %s", error.strerror)
 
 
 def _tune(sock: socket.socket) -> None:

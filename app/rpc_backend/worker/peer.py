@@ -1,19 +1,23 @@
-"""One client's socket: a thread that reads, lets the session answer, and sends.
+"""One client's connection: a thread that reads, lets the session answer, and sends.
 
-The thread ends when the client closes, breaks the protocol, says nothing before HELLO for too long,
-or is told to stop. Whatever the end, the client's memory is freed and one line in the log says how
-it went.
+The thread ends when the client closes, breaks the protocol, is not through with TLS, HELLO and the
+secret in time, or is told to stop. Whatever the end, the client's memory is freed and one line in
+the log says how it went.
 """
 
 import logging
+import select
 import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from app.logs import TRACE
+from app.rpc_backend.streams.context import WorkerContext
 from app.rpc_backend.wire.constants import VERSIONS
+from app.rpc_backend.worker.door import NotAdmittedError, admit, remaining
 from app.rpc_backend.worker.session import Session, SessionError
 
 log = logging.getLogger(__name__)
@@ -29,6 +33,7 @@ class Peer:
         sock: socket.socket,
         name: str,
         session: Session,
+        tls: WorkerContext | None,
         hello_timeout_s: float,
         on_end: Callable[["Peer"], None],
     ) -> None:
@@ -36,9 +41,11 @@ class Peer:
         self.last_active_at = time.monotonic()
         self._sock = sock
         self._session = session
+        self._tls = tls
         self._hello_timeout_s = hello_timeout_s
         self._on_end = on_end
         self._began_at = time.monotonic()
+        self._was_heard = False
         self._bytes_in = 0
         self._bytes_out = 0
         self._stop_reason: str | None = None
@@ -48,6 +55,15 @@ class Peer:
     def holds_buffers(self) -> bool:
         """Whether the client would lose anything by being cut off."""
         return len(self._session.state.buffers) > 0
+
+    def has_left(self) -> bool:
+        """Whether the client has hung up or is being cut off, for a handler that waits for somebody
+        else.
+        """
+        poller = select.poll()
+        # Without the option, which is Linux's, only a broken connection counts.
+        poller.register(self._sock, getattr(select, "POLLRDHUP", 0))
+        return self._stop_reason is not None or bool(poller.poll(0))
 
     def stop(self, reason: str) -> None:
         """Cut the client off."""
@@ -61,10 +77,14 @@ class Peer:
         reason, level = "closed by the client", logging.INFO
         try:
             self._serve()
+        except NotAdmittedError as error:
+            self._was_heard = True
+            reason, level = str(error), logging.WARNING
         except SessionError as error:
             reason, level = str(error), logging.WARNING
         except TimeoutError:
-            reason, level = f"no HELLO within {self._hello_timeout_s:g} s", logging.WARNING
+            reason = f"its greeting was not complete after {self._hello_timeout_s:g} s"
+            level = logging.WARNING
         except OSError as error:
             reason = f"connection lost {self._session.position}: {error.strerror or error}"
         except Exception as error:
@@ -77,17 +97,23 @@ class Peer:
         self._report(self._stop_reason or reason, level)
 
     def _serve(self) -> None:
-        self._sock.settimeout(self._hello_timeout_s)
+        deadline = self._began_at + self._hello_timeout_s
+        stream = admit(self._sock, self._tls, deadline)
+        if stream is None:
+            return
+        self._was_heard = True
+        state = self._session.state
+        state.access = replace(state.access, certificate=stream.certificate_digest)
         greeted = False
-        while n := self._sock.recv_into(self._session.writable()):
+        while n := stream.recv_into(self._session.writable()):
             self.last_active_at = time.monotonic()
             self._bytes_in += n
             for piece in self._session.wrote(n):
-                self._sock.sendall(piece)
+                stream.sendall(piece)
                 self._bytes_out += len(piece)
-            if not greeted and self._session.has_said_hello:
-                greeted = True
-                self._sock.settimeout(None)
+            if not greeted:
+                greeted = self._session.has_said_hello
+                stream.settimeout(None if greeted else remaining(deadline))
         if self._bytes_in and not self._session.is_between_requests:
             raise SessionError(f"closed by the client {self._session.position}")
 
@@ -95,7 +121,7 @@ class Peer:
         state = self._session.state
         # A connection that sends nothing is a port check; those come by the thousand.
         log.log(
-            level if self._bytes_in else TRACE,
+            level if self._was_heard else TRACE,
             "%s: v%s, %.1f s, %.2f MiB in, %.2f MiB out, %d graphs, %d runs: %s",
             self.name,
             VERSIONS[state.version],

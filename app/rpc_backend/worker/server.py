@@ -17,8 +17,10 @@ from typing import Final
 
 from app.devices.base import Device
 from app.errors import ConfigError
+from app.rpc_backend.streams.context import worker_context
 from app.rpc_backend.streams.settings import ServerTls
 from app.rpc_backend.wire.constants import NEWEST
+from app.rpc_backend.worker.access import Access
 from app.rpc_backend.worker.peer import Peer
 from app.rpc_backend.worker.session import Session
 from app.rpc_backend.worker.tensor_cache import TensorCache
@@ -75,9 +77,15 @@ class RpcServer:
         devices: Sequence[Device],
         settings: ServerSettings | None = None,
     ) -> None:
+        """Open the socket to clients.
+
+        Raises: ConfigError when the certificate cannot be used.
+        """
         self._listener = listener
         self._devices = devices
         self._settings = settings or ServerSettings()
+        tls = self._settings.tls
+        self._tls = None if tls is None else worker_context(tls)
         self._peers: set[Peer] = set()
         self._lock = threading.Lock()
         self._stopping = False
@@ -145,8 +153,9 @@ class RpcServer:
 
     def _start(self, sock: socket.socket, name: str) -> None:
         settings = self._settings
-        session = Session(self._devices, settings.version, settings.cache, name)
-        peer = Peer(sock, name, session, settings.hello_timeout_s, self._forget)
+        access = Access(settings.secret, demands_tls=self._tls is not None)
+        session = Session(self._devices, settings.version, settings.cache, name, access)
+        peer = Peer(sock, name, session, self._tls, settings.hello_timeout_s, self._forget)
         try:
             sock.setblocking(True)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
