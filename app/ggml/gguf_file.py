@@ -35,10 +35,13 @@ _DONTNEED: Final[int | None] = getattr(mmap, "MADV_DONTNEED", None)
 class GGUFFile:
     """An open model file; a context manager. Reading from several threads is safe."""
 
-    def __init__(self, path: Path, mapped: mmap.mmap, parsed: ParsedGGUF) -> None:
+    def __init__(
+        self, path: Path, status: os.stat_result, mapped: mmap.mmap, parsed: ParsedGGUF
+    ) -> None:
         self._map = mapped
         self._view = memoryview(mapped)
         self.path = path
+        self.status = status
         self.size = len(mapped)
         self.metadata: Metadata = MappingProxyType(parsed.metadata)
         self.tensors: Mapping[str, TensorInfo] = MappingProxyType(parsed.tensors)
@@ -50,13 +53,13 @@ class GGUFFile:
         Raises: ModelFormatError, UnsupportedError.
         """
         where = Path(path)
-        mapped = _map_file(where)
+        mapped, status = _map_file(where)
         try:
             parsed = parse_gguf(mapped, str(where))
         except BaseException:
             mapped.close()
             raise
-        result = cls(where, mapped, parsed)
+        result = cls(where, status, mapped, parsed)
         result.release_all()
         return result
 
@@ -123,7 +126,8 @@ def unsupported_types(gguf: GGUFFile) -> dict[str, list[str]]:
     return found
 
 
-def _map_file(path: Path) -> mmap.mmap:
+def _map_file(path: Path) -> tuple[mmap.mmap, os.stat_result]:
+    """Map a file; also return what it was when it was mapped."""
     try:
         # Before opening: opening a pipe would wait for its other end.
         status = path.stat()
@@ -132,7 +136,8 @@ def _map_file(path: Path) -> mmap.mmap:
         if status.st_size == 0:
             raise ModelFormatError(f"{path}: empty file (0 bytes), expected a GGUF model")
         with path.open("rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            return mapped, os.fstat(file.fileno())
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ModelFormatError(f"{path}: cannot be read: {reason}") from error

@@ -16,7 +16,7 @@ from app.ggml.types import GGMLType
 from app.rpc_backend.client.connect import open_workers
 from app.rpc_backend.client.connection import ClientSettings
 from app.rpc_backend.client.device import RpcDevice
-from app.rpc_backend.wire.constants import HASH_THRESHOLD_BYTES
+from app.rpc_backend.hashing import MIN_HASHED_BYTES
 from app.rpc_backend.wire.fnv import fnv1a_64
 from app.rpc_backend.worker.server import RpcServer, ServerSettings
 from app.rpc_backend.worker.tensor_cache import TensorCache
@@ -101,7 +101,7 @@ def test_an_abandoned_file_leaves_no_trace(cache: TensorCache) -> None:
 
 def test_small_data_is_not_worth_a_file(cache: TensorCache) -> None:
     assert cache.writer(999) is None
-    assert TensorCache(cache.folder).writer(HASH_THRESHOLD_BYTES - 1) is None
+    assert TensorCache(cache.folder).writer(MIN_HASHED_BYTES - 1) is None
 
 
 def test_a_folder_that_cannot_be_made_is_a_warning(

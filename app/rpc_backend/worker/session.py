@@ -20,7 +20,7 @@ from app.rpc_backend.worker.access import OPEN, Access
 from app.rpc_backend.worker.extended import error_code
 from app.rpc_backend.worker.handlers import DATA_HANDLERS, HANDLERS, Pieces
 from app.rpc_backend.worker.state import ClientState
-from app.rpc_backend.worker.tensor_cache import TensorCache
+from app.rpc_backend.worker.tensor_store import TensorStore
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Session:
         self,
         devices: Sequence[Device],
         version: int,
-        cache: TensorCache | None = None,
+        cache: TensorStore | None = None,
         peer: str = "client",
         access: Access = OPEN,
     ) -> None:

@@ -15,7 +15,8 @@ from app.rpc_backend.worker.access import OPEN, Access
 from app.rpc_backend.worker.all_reduce import Groups
 from app.rpc_backend.worker.buffers import BufferTable
 from app.rpc_backend.worker.graphs import GraphStore
-from app.rpc_backend.worker.tensor_cache import CacheWriter, TensorCache
+from app.rpc_backend.worker.tensor_cache import CacheWriter
+from app.rpc_backend.worker.tensor_store import TensorStore
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +27,7 @@ class ClientState:
 
     devices: Sequence[Device]
     version: int
-    cache: TensorCache | None = None
+    cache: TensorStore | None = None
     peer: str = "client"
     access: Access = OPEN
     expected_proof: bytes | None = None

@@ -10,25 +10,35 @@ client.
 import logging
 import os
 import re
+import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from app.rpc_backend.hashing import fnv1a_64
-from app.rpc_backend.wire.constants import HASH_THRESHOLD_BYTES
+from app.rpc_backend.hashing import MIN_HASHED_BYTES, fnv1a_64
 from app.rpc_backend.wire.fnv import OFFSET_BASIS
 from app.rpc_backend.wire.layout import Body
+from app.rpc_backend.worker.file_pieces import Write, hand_over
 
 log = logging.getLogger(__name__)
 
 DEFAULT_MAX_BYTES: Final = 64 << 30
 
-_READ_BYTES: Final = 4 * 1024 * 1024
+_LOOKS_PER_LIMIT: Final = 64
 _STORED: Final = re.compile("[0-9a-f]{16}")
 _PART: Final = re.compile(r"\.(\d+)-\d+\.part")
 _numbers = count(1)
+
+
+@dataclass(slots=True)
+class _Usage:
+    """Bytes that were there when the folder was last looked through, and what came since."""
+
+    counted: int = 0
+    added: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +48,9 @@ class TensorCache:
     """
 
     folder: Path
-    min_bytes: int = HASH_THRESHOLD_BYTES
+    min_bytes: int = MIN_HASHED_BYTES
     max_bytes: int | None = DEFAULT_MAX_BYTES
+    _usage: _Usage = field(default_factory=_Usage, compare=False, repr=False)
 
     def prepare(self) -> bool:
         """Make the folder and take out what does not belong there any more; return whether it can
@@ -58,30 +69,38 @@ class TensorCache:
         """Where data of this hash lies."""
         return self.folder / f"{hash_:016x}"
 
-    def restore(self, hash_: int, room: int, write: Callable[[Body, int], None]) -> bool:
-        """Hand the data of a hash to `write(piece, at)`; return False when there is none, when it
-        is longer than `room`, or when it turned out to be damaged.
+    def restore(self, hash_: int, size: int, write: Write) -> bool:
+        """Hand `size` bytes with this hash to `write(piece, at)`; return False when there are none,
+        when the file has another length, or when it turned out to be damaged.
         """
         path = self.path(hash_)
         try:
-            with path.open("rb") as file:
-                if os.fstat(file.fileno()).st_size > room:
-                    return False
-                found = _hand_over(file, room, write)
-            if found == hash_:
-                os.utime(path)
-                return True
-            log.warning("cache %s: the data has hash %016x; removed", path, found)
-            path.unlink(missing_ok=True)
+            with path.open("rb", buffering=0) as file:
+                stored = os.fstat(file.fileno()).st_size
+                found = hand_over(file.fileno(), 0, stored, write if stored == size else None)
+            if found.hash != hash_:
+                log.warning("cache %s: the data has hash %016x; removed", path, found.hash)
+                path.unlink(missing_ok=True)
+                return False
         except FileNotFoundError:
             return False
         except OSError as error:
             log.warning("cache %s: %s", path, error.strerror)
-        return False
+            return False
+        self._touch(path)
+        return found.n_bytes == size
 
-    def writer(self, total: int) -> "CacheWriter | None":
+    def _touch(self, path: Path) -> None:
+        try:
+            os.utime(path)
+        except OSError as error:
+            log.debug("cache %s: the time of use was not noted: %s", path, error.strerror)
+
+    def writer(
+        self, total: int, is_elsewhere: Callable[[int], bool] | None = None
+    ) -> "CacheWriter | None":
         """Return where to put `total` bytes that arrive in pieces, None when they are not worth it
-        or the disk refuses.
+        or the disk refuses. They are dropped in the end if `is_elsewhere(hash)`.
         """
         if total < self.min_bytes:
             return None
@@ -90,7 +109,8 @@ class TensorCache:
             return None
         part = self.folder / f".{os.getpid()}-{next(_numbers)}.part"
         try:
-            return CacheWriter(self, part, part.open("xb"))
+            self.folder.mkdir(parents=True, exist_ok=True)
+            return CacheWriter(self, part, part.open("xb"), is_elsewhere)
         except OSError as error:
             log.warning("cache %s: %s", part, error.strerror)
             return None
@@ -100,7 +120,9 @@ class TensorCache:
         if self.max_bytes is None:
             return
         files = sorted(self._stored(), key=lambda file: file.used_ns)
-        excess = sum(file.size for file in files) - self.max_bytes
+        total = sum(file.size for file in files)
+        self._usage.counted, self._usage.added = min(total, self.max_bytes), 0
+        excess = total - self.max_bytes
         for file in files:
             if excess <= 0:
                 return
@@ -111,6 +133,19 @@ class TensorCache:
                 continue
             log.info("cache %s: %d bytes removed for newer data", file.path, file.size)
             excess -= file.size
+
+    def note_added(self, n_bytes: int) -> None:
+        """Count a new file. The folder is looked through when it may be full, and now and then for
+        what other workers have put there.
+        """
+        if self.max_bytes is None:
+            return
+        usage = self._usage
+        with usage.lock:
+            usage.added += n_bytes
+            is_due = usage.added > self.max_bytes // _LOOKS_PER_LIMIT
+            if is_due or usage.counted + usage.added > self.max_bytes:
+                self.shrink()
 
     def _stored(self) -> "Iterator[_Stored]":
         try:
@@ -139,11 +174,19 @@ class _Stored:
 class CacheWriter:
     """A file in the making; `finish` or `abandon` ends it."""
 
-    def __init__(self, cache: TensorCache, part: Path, file: BinaryIO) -> None:
+    def __init__(
+        self,
+        cache: TensorCache,
+        part: Path,
+        file: BinaryIO,
+        is_elsewhere: Callable[[int], bool] | None = None,
+    ) -> None:
         self._cache = cache
+        self._is_elsewhere = is_elsewhere
         self._part = part
         self._file: BinaryIO | None = file
         self._hash = OFFSET_BASIS
+        self._n_bytes = 0
 
     def write(self, piece: Body) -> None:
         """Add the next bytes."""
@@ -151,6 +194,7 @@ class CacheWriter:
             return
         try:
             self._file.write(piece)
+            self._n_bytes += len(piece)
             self._hash = fnv1a_64(piece, self._hash)
         except OSError as error:
             log.warning("cache %s: %s", self._part, error.strerror)
@@ -160,11 +204,14 @@ class CacheWriter:
         """Give the file its name."""
         if self._file is None:
             return
+        if self._is_elsewhere is not None and self._is_elsewhere(self._hash):
+            self.abandon()
+            return
         try:
             self._file.close()
             self._part.replace(self._cache.path(self._hash))
             self._file = None
-            self._cache.shrink()
+            self._cache.note_added(self._n_bytes)
         except OSError as error:
             log.warning("cache %s: %s", self._part, error.strerror)
             self.abandon()
@@ -176,19 +223,9 @@ class CacheWriter:
             return
         try:
             file.close()
+            self._part.unlink(missing_ok=True)
         except OSError as error:
             log.debug("cache %s: %s", self._part, error.strerror)
-        self._part.unlink(missing_ok=True)
-
-
-def _hand_over(file: BinaryIO, room: int, write: Callable[[Body, int], None]) -> int:
-    """Pass a file on piece by piece and return its hash."""
-    at, found = 0, OFFSET_BASIS
-    while piece := file.read(min(_READ_BYTES, room - at)):
-        found = fnv1a_64(piece, found)
-        write(piece, at)
-        at += len(piece)
-    return found
 
 
 def _is_alive(pid: int) -> bool:
