@@ -1,4 +1,6 @@
-"""What --list-devices prints: llama-server's list of the devices that a model can be put on."""
+"""What --list-devices prints: llama-server's list of the devices that a model can be put on, with
+what our own workers say of theirs.
+"""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -32,5 +34,14 @@ def _line(device: Device) -> str:
     info, memory = device.info, device.memory()
     return (
         f"  {info.name}: {info.description} "
-        f"({memory.total // _MIB} MiB, {memory.free // _MIB} MiB free)"
+        f"({memory.total // _MIB} MiB, {memory.free // _MIB} MiB free){_facts(device)}"
     )
+
+
+def _facts(device: Device) -> str:
+    """What a worker of our own says of the device behind it, and how far away it is."""
+    from app.rpc_backend.client.device import RpcDevice
+
+    if not isinstance(device, RpcDevice) or device.facts is None:
+        return ""
+    return f", {device.facts}, {device.connection.ping() * 1000:.1f} ms away"

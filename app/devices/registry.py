@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from app.devices.base import Device, DeviceInfo, DeviceKind
+from app.devices.host_cpu import default_threads
 from app.devices.host_memory import cpu_name
 from app.errors import ConfigError
 
@@ -85,7 +86,7 @@ def _chosen(names: Sequence[str] | None, available: Sequence[str]) -> list[str]:
 
 
 def _open_cpu(threads: int | None, executor: Executor, level: str | None) -> Device:
-    info = DeviceInfo(CPU, cpu_name(), DeviceKind.CPU)
+    info = DeviceInfo(CPU, cpu_name(), DeviceKind.CPU, threads or default_threads())
     if executor == "native":
         from app.devices.native_device import NativeDevice
         from app.kernels.cpu.library import load_library
