@@ -51,12 +51,12 @@ class Groups:
 
     def __init__(
         self,
-        host: str | None = "127.0.0.1",
+        host: str = "127.0.0.1",
         limits: LinkLimits | None = None,
         has_left: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`host` is where rank 0 listens, None for a worker that joins no group; `has_left` tells
-        whether the client has gone, so that nobody waits for its sake.
+        """`host` is where rank 0 listens; `has_left` tells whether the client has gone, so that
+        nobody waits for its sake.
         """
         self._host = host
         self._limits = limits or LinkLimits()
@@ -68,8 +68,6 @@ class Groups:
 
         Raises: GroupError.
         """
-        if self._host is None:
-            raise GroupError("this worker talks to no other, since their connection is not secured")
         if message.world != _WORLD or message.rank >= _WORLD or not 0 < message.port < 65536:
             raise GroupError(
                 f"rank {message.rank} of {message.world} over port {message.port}: "
