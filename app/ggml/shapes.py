@@ -7,6 +7,7 @@ llama.cpp b11434. Views, CONT, CPY and REPEAT are not here: their caller chooses
 """
 
 from app.errors import GraphError
+from app.ggml import shapes_recurrent
 from app.ggml.op_params import Params, RopeParams
 from app.ggml.ops import Op
 from app.ggml.shape_checks import InferFn, Inferred, Sources, can_repeat
@@ -253,4 +254,5 @@ INFER: dict[Op, InferFn] = {
     Op.SOFT_MAX: _soft_max,
     Op.FLASH_ATTN_EXT: _flash_attn,
     Op.GLU: _glu,
+    **shapes_recurrent.INFER,
 }

@@ -14,6 +14,7 @@ import numpy as np
 from app.ggml.op_params import AttentionParams, Params, RopeParams
 from app.ggml.ops import GluOp, Op, UnaryOp
 from app.ggml.types import MODEL_TYPES, TRAITS, GGMLType
+from tests.kernels.cases_recurrent import RECURRENT_CASES
 from tests.kernels.harness import Case, Source, below, mask, masked_rows, normal
 from tests.kernels.oracle import UNARY
 
@@ -464,4 +465,5 @@ CASES: Final = [
     *_attention_cases(),
     *_copy_cases(),
     *_reduce_cases(),
+    *RECURRENT_CASES,
 ]

@@ -14,6 +14,7 @@ from app.ggml.op_params import Params, RopeParams
 from app.ggml.ops import GluOp, Op, UnaryOp
 from app.ggml.tensor import make_shape
 from app.ggml.types import GGMLType
+from tests.kernels import oracle_recurrent
 from tests.kernels.harness import Array, Case
 
 Values = list[Array | None]
@@ -306,6 +307,7 @@ def _diag_mask_inf(values: Values, case: Case) -> Array:
 
 
 ORACLES: dict[Op, Oracle] = {
+    **oracle_recurrent.ORACLES,
     Op.ADD: _binary(np.add),
     Op.ADD1: _binary(np.add),
     Op.SUB: _binary(np.subtract),

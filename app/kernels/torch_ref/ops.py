@@ -4,8 +4,10 @@ from app.kernels.table import KernelTable
 from app.kernels.torch_ref import (
     attention,
     copy,
+    deepseek,
     elementwise,
     glu,
+    linear_attention,
     matmul,
     moe,
     norm,
@@ -13,14 +15,17 @@ from app.kernels.torch_ref import (
     rope,
     rows,
     softmax,
+    ssm,
 )
 from app.kernels.torch_ref.context import Context
 
 _MODULES = (
     attention,
     copy,
+    deepseek,
     elementwise,
     glu,
+    linear_attention,
     matmul,
     moe,
     norm,
@@ -28,6 +33,7 @@ _MODULES = (
     rope,
     rows,
     softmax,
+    ssm,
 )
 
 
