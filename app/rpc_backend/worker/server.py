@@ -21,6 +21,8 @@ from app.rpc_backend.streams.context import worker_context
 from app.rpc_backend.streams.settings import ServerTls
 from app.rpc_backend.wire.constants import NEWEST
 from app.rpc_backend.worker.access import Access
+from app.rpc_backend.worker.all_reduce import Groups
+from app.rpc_backend.worker.link import LinkLimits
 from app.rpc_backend.worker.peer import Peer
 from app.rpc_backend.worker.session import Session
 from app.rpc_backend.worker.tensor_cache import TensorCache
@@ -42,6 +44,7 @@ class ServerSettings:
     cache: TensorCache | None = None
     max_clients: int = 256
     hello_timeout_s: float = 10.0
+    link_limits: LinkLimits = LinkLimits()
     secret: bytes | None = field(default=None, repr=False)
     tls: ServerTls | None = None
 
@@ -156,6 +159,8 @@ class RpcServer:
         access = Access(settings.secret, demands_tls=self._tls is not None)
         session = Session(self._devices, settings.version, settings.cache, name, access)
         peer = Peer(sock, name, session, self._tls, settings.hello_timeout_s, self._forget)
+        here = self._listener.getsockname()[0]
+        session.state.groups = Groups(here, settings.link_limits, peer.has_left)
         try:
             sock.setblocking(True)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
