@@ -68,6 +68,11 @@ class RpcDevice:
         return self._info
 
     @property
+    def index(self) -> int:
+        """Number of the device on its worker."""
+        return self._index
+
+    @property
     def connection(self) -> WorkerConnection:
         """The connection that this device shares with its neighbours."""
         return self._connection
@@ -155,7 +160,7 @@ class RpcDevice:
         Raises: DeviceLostError, GraphError.
         """
         if _needs_padding(tensor):
-            self._connection.tell(m.InitTensor(self._describe(tensor)))
+            self._connection.tell(m.InitTensor(self.describe(tensor)))
 
     def set_tensor(self, tensor: Tensor, data: Bytes, offset: int = 0) -> None:
         """Write bytes into a tensor from byte `offset` on; weights go by hash where that pays.
@@ -166,7 +171,7 @@ class RpcDevice:
         _check_range(tensor, offset, len(view))
         buffer = self._buffer_of(tensor)
         is_weight = buffer is not None and buffer.usage is BufferUsage.WEIGHTS
-        upload(self._connection, self._describe(tensor), view, offset, is_weight=is_weight)
+        upload(self._connection, self.describe(tensor), view, offset, is_weight=is_weight)
 
     def memset_tensor(self, tensor: Tensor, value: int, offset: int, size: int) -> None:
         """Fill part of a tensor with one byte value.
@@ -174,7 +179,7 @@ class RpcDevice:
         Raises: DeviceLostError, GraphError.
         """
         _check_range(tensor, offset, size)
-        self._connection.tell(m.MemsetTensor(self._describe(tensor), offset, size, value))
+        self._connection.tell(m.MemsetTensor(self.describe(tensor), offset, size, value))
 
     def get_tensor(self, tensor: Tensor, offset: int, size: int) -> Future[bytes]:
         """Read bytes of a tensor, after everything asked before.
@@ -182,7 +187,7 @@ class RpcDevice:
         Raises: DeviceLostError, from the call or from the future; GraphError.
         """
         _check_range(tensor, offset, size)
-        return self._connection.ask_bytes(m.GetTensor(self._describe(tensor), offset, size))
+        return self._connection.ask_bytes(m.GetTensor(self.describe(tensor), offset, size))
 
     def copy_tensor(self, source: Tensor, target: Tensor) -> None:
         """Copy between two tensors of this device; through this machine where the worker's backend
@@ -195,7 +200,7 @@ class RpcDevice:
                 f"copy of '{source.name}' ({source.nbytes} bytes) to '{target.name}' "
                 f"({target.nbytes} bytes): expected equal sizes"
             )
-        request = m.CopyTensor(self._describe(source), self._describe(target))
+        request = m.CopyTensor(self.describe(source), self.describe(target))
         if not self._connection.call(request, m.FlagReply).value:
             self.set_tensor(target, self.get_tensor(source, 0, source.nbytes).result())
 
@@ -242,6 +247,13 @@ class RpcDevice:
             self._buffers.clear()
         self._connection.release()
 
+    def describe(self, tensor: Tensor) -> WireTensor:
+        """Describe a tensor that lies on this device's worker, as requests name it.
+
+        Raises: GraphError.
+        """
+        return to_wire(tensor, self._place(tensor))
+
     def _own(self, buffer: Buffer, what: str) -> RpcBuffer:
         if not isinstance(buffer, RpcBuffer) or buffer.device is not self or buffer.freed:
             raise GraphError(f"{self._info.name}: {what}: expected a live buffer of this device")
@@ -267,9 +279,6 @@ class RpcDevice:
         if tensor.buffer is None and tensor.view_src is not None:
             offset = tensor.view_src.offset + tensor.view_offs
         return Place(buffer.handle, buffer.base + offset)
-
-    def _describe(self, tensor: Tensor) -> WireTensor:
-        return to_wire(tensor, self._place(tensor))
 
 
 def _needs_padding(tensor: Tensor) -> bool:
