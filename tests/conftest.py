@@ -6,8 +6,12 @@ The hang killer is pytest-timeout (120 s per test; `@pytest.mark.timeout(n)` ove
 import logging
 import os
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.helpers.certificates import Certificates
 
 # Set before numpy or torch are imported: tests share few cores, and thread pools would fight over
 # them.
@@ -31,3 +35,11 @@ def logging_as_before() -> Iterator[None]:
     for logger, level, propagate, is_disabled, handlers in before:
         logger.setLevel(level)
         logger.propagate, logger.disabled, logger.handlers = propagate, is_disabled, handlers
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> "Certificates":
+    """A CA of the tests' own."""
+    from tests.helpers.certificates import Certificates
+
+    return Certificates(tmp_path_factory.mktemp("certificates"))

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 
 from app.cli.benchmark.bed import Bed, Repeats, Say
 from app.cli.benchmark.case import Case, LoadKey, by_load, engine_config
@@ -49,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if command.list_devices:
             from app.cli.list_devices import list_devices
 
-            print(list_devices(command.endpoints))
+            print(list_devices(command.endpoints, command.rpc_secret, command.rpc_tls))
             return 0
         _measure(command)
         return 0
@@ -94,7 +95,11 @@ def _measure_group(
         if command.verbose or command.endpoints:
             print(text, file=sys.stderr)
 
-    config = engine_config(key, cases, command.endpoints, command.cpu)
+    config = replace(
+        engine_config(key, cases, command.endpoints, command.cpu),
+        rpc_secret=command.rpc_secret,
+        rpc_tls=command.rpc_tls,
+    )
     loaded = load_model(config, lambda done, total: None, say_placement)
     try:
         vocab = loaded.tokenizer.vocab

@@ -7,20 +7,26 @@ from contextlib import ExitStack
 from typing import Final
 
 from app.devices.base import Device
+from app.rpc_backend.streams.settings import ClientTls
 
 _MIB: Final = 1 << 20
 
 
-def list_devices(endpoints: Sequence[str]) -> str:
+def list_devices(
+    endpoints: Sequence[str], secret: bytes | None = None, tls: ClientTls | None = None
+) -> str:
     """Return the devices of workers, then those of this machine without its CPU.
 
     Raises: ConfigError, DeviceLostError.
     """
     from app.devices.registry import CPU, list_device_names, open_devices
     from app.rpc_backend.client.connect import open_workers
+    from app.rpc_backend.client.connection import ClientSettings
 
     with ExitStack() as opened:
-        devices: list[Device] = [*open_workers(endpoints)] if endpoints else []
+        devices: list[Device] = []
+        if endpoints:
+            devices += open_workers(endpoints, ClientSettings(secret=secret, tls=tls))
         local = [name for name in list_device_names() if name != CPU]
         if local:
             devices += open_devices(local, None)

@@ -27,6 +27,7 @@ from app.cli.flags.origins import cors_origins
 from app.cli.flags.parser import Parsed, parse
 from app.cli.flags.readers import parse_override
 from app.cli.flags.requests import sampling_dest
+from app.cli.flags.securing import rpc_secret, rpc_tls, secret_remarks
 from app.cli.flags.table import OPTIONS
 from app.cli.hf_files import HfSource, cache_folder
 from app.cli.vertex import for_vertex
@@ -95,7 +96,7 @@ def read_command(
             _server(parsed, source, slots_debug="LLAMA_SERVER_SLOTS_DEBUG" in environ), environ
         ),
         logs=_logs(parsed),
-        warnings=(*parsed.warnings, *_remarks(parsed)),
+        warnings=(*parsed.warnings, *_remarks(parsed), *secret_remarks(parsed)),
     )
 
 
@@ -120,6 +121,8 @@ def _engine(parsed: Parsed, model_path: Path) -> EngineConfig:
     return EngineConfig(
         model_path=model_path,
         rpc_endpoints=parsed.texts("rpc"),
+        rpc_secret=rpc_secret(parsed),
+        rpc_tls=rpc_tls(parsed),
         devices=() if devices == ("none",) else devices,
         n_gpu_layers=parsed.maybe_integer("gpu_layers"),
         split_mode=SplitMode.NONE if split_mode == "none" else SplitMode.LAYER,

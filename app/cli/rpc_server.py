@@ -18,6 +18,8 @@ from typing import Final
 
 from app.cli.flags.environment import CPU_LEVEL, ENVIRONMENT, CpuChoice, cpu_choice
 from app.cli.flags.parser import parse
+from app.cli.flags.securing import SECRET
+from app.cli.worker_security import Security, add_security_flags, open_warning, read_security
 from app.devices.base import Device
 from app.devices.profile import profile_text, start_profiles
 from app.errors import ConfigError, LlamaServeError
@@ -52,6 +54,7 @@ class Options:
     debug: int
     cpu: CpuChoice
     profile: bool
+    security: Security
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -72,6 +75,7 @@ def parse_options(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     Raises: ConfigError for an environment variable that cannot be honoured.
     """
     args = _parser().parse_args(argv)
+    environment = parse(ENVIRONMENT.options, (), environ)
     names = tuple(name for name in (args.device or "").replace("/", ",").split(",") if name)
     cache = None
     if args.cache is not None:
@@ -85,8 +89,9 @@ def parse_options(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         cache=cache,
         version=args.protocol,
         debug=_debug_level(environ.get("GGML_RPC_DEBUG", "")),
-        cpu=cpu_choice(parse(ENVIRONMENT.options, (), environ)),
+        cpu=cpu_choice(environment),
         profile=args.profile,
+        security=read_security(args, environment),
     )
 
 
@@ -103,7 +108,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="llama-rpc-server",
         description="Lends this machine's devices to main hosts over the ggml RPC protocol.",
-        epilog=f"environment: {CPU_LEVEL.env}={CPU_LEVEL.metavar}: {CPU_LEVEL.help}",
+        epilog=f"environment: {CPU_LEVEL.env}={CPU_LEVEL.metavar}: {CPU_LEVEL.help}; "
+        f"{SECRET.env}={SECRET.metavar}: {SECRET.help}",
     )
     add = parser.add_argument
     add("-H", "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
@@ -140,6 +146,7 @@ def _parser() -> argparse.ArgumentParser:
         help="time every kind of operation and print the sums of each device at the end; costs "
         "some speed",
     )
+    add_security_flags(parser)
     add("--version", action="version", version=BUILD_INFO)
     return parser
 
@@ -186,7 +193,10 @@ def _run(options: Options) -> int:
     if options.debug == 3:
         logging.getLogger("app.rpc_backend").setLevel(DETAIL)
     listener = bind(options.host, options.port)
-    _warn_when_open(options.host)
+    security = options.security
+    for text in (*security.remarks, open_warning(options.host, security)):
+        if text:
+            print(text, file=sys.stderr)
     cache = options.cache if options.cache is not None and options.cache.prepare() else None
     with listener:
         # torch takes most of the start-up time; a busy port or a wrong flag need not wait for it.
@@ -200,7 +210,7 @@ def _run(options: Options) -> int:
         )
         if options.profile:
             start_profiles(devices)
-        server = RpcServer(listener, devices, ServerSettings(options.version, cache))
+        server = RpcServer(listener, devices, _settings(options, cache))
         _stop_on_signals(server)
         _announce(server.port, options, cache, devices)
         all_left = server.serve()
@@ -226,17 +236,9 @@ def _stop_on_signals(server: RpcServer) -> None:
         signal.signal(number, stop)
 
 
-def _warn_when_open(host: str) -> None:
-    if host in ("localhost", "::1") or host.startswith("127."):
-        return
-    bar = "!" * 76
-    print(
-        f"\n{bar}\nWARNING: listening on {host}, which other machines can reach. The RPC protocol\n"
-        "has no password and no encryption: whoever reaches this port can use the\n"
-        "devices of this machine. Never expose it to an open network.\n"
-        f"{bar}\n",
-        file=sys.stderr,
-    )
+def _settings(options: Options, cache: TensorCache | None) -> ServerSettings:
+    security = options.security
+    return ServerSettings(options.version, cache, secret=security.secret, tls=security.tls)
 
 
 def _announce(
@@ -246,6 +248,7 @@ def _announce(
     print(f"Starting RPC server v{VERSIONS[options.version]} (llama-serve {BUILD_INFO})")
     print(f"  endpoint       : {host}:{port}")
     print(f"  local cache    : {'n/a' if cache is None else cache.folder}")
+    print(f"  clients need   : {options.security.words}")
     print("Devices:")
     for device in devices:
         memory = device.memory()

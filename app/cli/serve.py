@@ -43,7 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if command.list_devices:
             from app.cli.list_devices import list_devices
 
-            print(list_devices(command.engine.rpc_endpoints))
+            engine = command.engine
+            print(list_devices(engine.rpc_endpoints, engine.rpc_secret, engine.rpc_tls))
             return 0
         return _serve(command)
     except LlamaServeError as error:

@@ -8,6 +8,7 @@ from app.cli.list_devices import list_devices
 from app.devices import registry
 from app.devices.base import DeviceInfo, DeviceKind, DeviceMemory
 from app.rpc_backend.client import connect
+from app.rpc_backend.client.connection import ClientSettings
 
 
 class FakeDevice:
@@ -27,7 +28,8 @@ class FakeDevice:
 
 
 def test_lines_have_llama_servers_form(monkeypatch: pytest.MonkeyPatch) -> None:
-    def workers(endpoints: Sequence[str]) -> list[FakeDevice]:
+    def workers(endpoints: Sequence[str], settings: ClientSettings) -> list[FakeDevice]:
+        assert settings.secret == b"a secret of some length"
         return [FakeDevice(f"RPC{i}", e, DeviceKind.REMOTE) for i, e in enumerate(endpoints)]
 
     def local(names: Sequence[str], threads: int | None) -> list[FakeDevice]:
@@ -36,7 +38,7 @@ def test_lines_have_llama_servers_form(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connect, "open_workers", workers)
     monkeypatch.setattr(registry, "open_devices", local)
     monkeypatch.setattr(registry, "list_device_names", lambda: ["CUDA0", "CPU"])
-    assert list_devices(("a:50052",)) == (
+    assert list_devices(("a:50052",), b"a secret of some length") == (
         "Available devices:\n"
         "  RPC0: a:50052 (4096 MiB, 3072 MiB free)\n"
         "  CUDA0: a card (4096 MiB, 3072 MiB free)"

@@ -134,17 +134,6 @@ def test_an_unknown_device_lists_the_known_ones() -> None:
     assert "CPU" in done.stderr
 
 
-def test_an_open_address_gets_a_loud_warning(capsys: pytest.CaptureFixture[str]) -> None:
-    from app.cli.rpc_server import _warn_when_open
-
-    for host in ("127.0.0.1", "::1", "localhost"):
-        _warn_when_open(host)
-    assert capsys.readouterr().err == ""
-    for host in ("0.0.0.0", "::", "192.168.1.7"):
-        _warn_when_open(host)
-        assert "WARNING" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [("500", 500 << 20), ("500M", 500 << 20), ("20g", 20 << 30), ("1TiB", 1 << 40), ("0", None)],

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -11,9 +11,11 @@ from app.cli.benchmark.flags import OPTIONS
 from app.cli.benchmark.readers import integers
 from app.cli.flags.environment import CpuChoice, cpu_choice
 from app.cli.flags.parser import Parsed, parse
+from app.cli.flags.securing import rpc_secret, rpc_tls, secret_remarks
 from app.cli.hf_files import HfSource, cache_folder, resolve
 from app.engine.config import FlashAttention
 from app.errors import ConfigError
+from app.rpc_backend.streams.settings import ClientTls
 
 MAX_CASES: Final = 100_000
 
@@ -42,6 +44,8 @@ class BenchCommand:
     list_devices: bool
     cases: tuple[Case, ...]
     endpoints: tuple[str, ...]
+    rpc_secret: bytes | None = field(repr=False)
+    rpc_tls: ClientTls | None
     repetitions: int
     delay_s: int
     warmup: bool
@@ -70,6 +74,8 @@ def read_bench_command(argv: Sequence[str], environ: Mapping[str, str]) -> Bench
         list_devices=parsed.flag("list_devices"),
         cases=() if stops else _cases(parsed, environ),
         endpoints=parsed.texts("rpc"),
+        rpc_secret=rpc_secret(parsed),
+        rpc_tls=rpc_tls(parsed),
         repetitions=parsed.integer("repetitions"),
         delay_s=parsed.integer("delay"),
         warmup=not parsed.flag("no_warmup"),
@@ -81,7 +87,7 @@ def read_bench_command(argv: Sequence[str], environ: Mapping[str, str]) -> Bench
         profile=parsed.flag("profile"),
         varied=_varied(parsed),
         has_streams=_numbers(parsed, "streams") != (1,),
-        warnings=parsed.warnings,
+        warnings=(*parsed.warnings, *secret_remarks(parsed)),
     )
 
 

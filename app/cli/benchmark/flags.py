@@ -18,6 +18,7 @@ from app.cli.flags import readers
 from app.cli.flags.environment import ENVIRONMENT
 from app.cli.flags.model import CACHE_TYPES
 from app.cli.flags.option import Group, Option, Reader, Repeat, Status
+from app.cli.flags.securing import SECURING
 
 OUTPUTS: Final = ("none", "csv", "json", "jsonl", "md", "sql")
 
@@ -235,5 +236,5 @@ IGNORED: Final = Group(
         _ignored("--repack", "weights are stored as each device likes them", "1"),
     ),
 )
-GROUPS: Final = (PROGRAM, PARAMETERS, ENVIRONMENT, IGNORED)
+GROUPS: Final = (PROGRAM, PARAMETERS, SECURING, ENVIRONMENT, IGNORED)
 OPTIONS: Final = tuple(option for group in GROUPS for option in group.options)

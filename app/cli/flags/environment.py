@@ -6,6 +6,7 @@ from typing import Final
 from app.cli.flags import readers
 from app.cli.flags.option import Group, Option
 from app.cli.flags.parser import Parsed
+from app.cli.flags.securing import SECRET
 from app.devices.registry import Executor
 from app.kernels.cpu.library import LEVELS
 
@@ -21,7 +22,7 @@ CPU_LEVEL: Final = Option(
     f"{', '.join(LEVELS)}, or {_REFERENCE} for torch",
 )
 
-ENVIRONMENT: Final = Group("environment", (CPU_LEVEL,))
+ENVIRONMENT: Final = Group("environment", (CPU_LEVEL, SECRET))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from app.cli.flags.keeping import KEEPING
 from app.cli.flags.model import DEVICES, MODEL, ROPE, SIZES
 from app.cli.flags.option import Group, Option
 from app.cli.flags.requests import REQUESTS, sampling_group
+from app.cli.flags.securing import SECURING
 from app.cli.flags.server import PROGRAM, SERVER
 
 
@@ -21,7 +22,7 @@ def _section(title: str, *groups: Group) -> tuple[Group, ...]:
 
 
 GROUPS: Final[tuple[Group, ...]] = (
-    *_section("common params", PROGRAM, MODEL, DEVICES, SIZES, ROPE),
+    *_section("common params", PROGRAM, MODEL, DEVICES, SECURING, SIZES, ROPE),
     *_section("sampling params", sampling_group(), REQUESTS),
     *_section("server params", SERVER, KEEPING, CHAT, EMBEDDINGS),
     ENVIRONMENT,

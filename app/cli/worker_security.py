@@ -1,0 +1,89 @@
+"""What llama-rpc-server's command line says about whom to serve: TLS and a secret, and what it has
+to say when somebody else might be served.
+"""
+
+import argparse
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from app.cli.flags.parser import Parsed
+from app.cli.flags.securing import file_remarks, secret_in_file, secret_in_variable
+from app.errors import ConfigError
+from app.rpc_backend.streams.settings import ServerTls
+
+_SECRET_FLAG: Final = "--secret-file"
+_BAR: Final = "!" * 76
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """Whom a worker serves."""
+
+    secret: bytes | None = field(default=None, repr=False)
+    tls: ServerTls | None = None
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """What clients need, in words."""
+        needs = [*(["TLS"] if self.tls else []), *(["a secret"] if self.secret else [])]
+        return " and ".join(needs) or "nothing"
+
+
+def add_security_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that `read_security` reads."""
+    add = parser.add_argument
+    add("--tls-cert", metavar="FILE", help="speak TLS with this certificate (PEM, its CAs behind)")
+    add("--tls-key", metavar="FILE", help="the certificate's private key (PEM, no password)")
+    add(
+        _SECRET_FLAG,
+        metavar="FILE",
+        help="serve only main hosts that know the secret in this file: llama-serve's "
+        "--rpc-secret-file; stock ones cannot",
+    )
+
+
+def read_security(args: argparse.Namespace, environment: Parsed) -> Security:
+    """Return what flags and environment say; a flag overrides the variable.
+
+    Raises: ConfigError, which never shows the secret.
+    """
+    path = args.secret_file
+    if path is None:
+        return Security(secret_in_variable(environment), _tls(args))
+    secret = secret_in_file(_SECRET_FLAG, path)
+    return Security(secret, _tls(args), tuple(file_remarks(_SECRET_FLAG, path)))
+
+
+def _tls(args: argparse.Namespace) -> ServerTls | None:
+    if args.tls_cert is None and args.tls_key is None:
+        return None
+    if not (args.tls_cert and args.tls_key):
+        raise ConfigError("TLS needs both --tls-cert and --tls-key")
+    from app.rpc_backend.streams.context import worker_context
+
+    tls = ServerTls(Path(args.tls_cert).expanduser(), Path(args.tls_key).expanduser())
+    # Better now than after everything else has been made ready.
+    worker_context(tls)
+    return tls
+
+
+def open_warning(host: str, security: Security) -> str:
+    """Return what to say about listening on `host`: nothing when only this machine reaches it."""
+    if host in ("localhost", "::1") or host.startswith("127."):
+        return ""
+    if security.secret is None:
+        what = "encryption but no secret" if security.tls else "no secret and no encryption"
+        return (
+            f"\n{_BAR}\nWARNING: listening on {host}, which other machines can reach. There is\n"
+            f"{what}: whoever reaches this port can use the\n"
+            "devices of this machine. Never expose it to an open network, or see\n"
+            f"--secret-file and --tls-cert.\n{_BAR}\n"
+        )
+    if security.tls is None:
+        return (
+            f"note: listening on {host} with a secret but without TLS: what main hosts send and "
+            "read can be read on the network (--tls-cert, --tls-key)"
+        )
+    return ""
