@@ -13,11 +13,12 @@ import pytest
 
 from app.devices.base import BufferUsage
 from app.devices.null import NullDevice
-from app.errors import ConfigError, DeviceLostError
+from app.errors import ConfigError, DeviceLostError, LlamaServeError
 from app.ggml.tensor import new_tensor
 from app.ggml.types import GGMLType
 from app.rpc_backend.client.connect import open_workers
 from app.rpc_backend.client.device import RpcDevice
+from app.rpc_backend.wire import messages as m
 from app.rpc_backend.wire.constants import Cmd
 from app.rpc_backend.worker.server import RpcServer, ServerSettings, bind
 from tests.helpers.eventually import eventually
@@ -192,9 +193,22 @@ def test_each_connection_leaves_one_line_with_its_numbers(
         eventually(lambda: server.n_clients == 0)
     (line,) = [r.getMessage() for r in caplog.records if r.levelno == logging.INFO]
     assert re.match(
-        r"127\.0\.0\.1:\d+: v7\.0\.0, .* 1\.00 MiB in, 0\.00 MiB out, 0 graphs, 0 runs: closed",
+        r"127\.0\.0\.1:\d+: llama-serve v7\.0\.0, .* 1\.00 MiB in, 0\.00 MiB out, "
+        r"0 graphs, 0 runs: closed",
         line,
     )
+
+
+def test_failures_are_counted_in_the_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with serving([NullDevice()]) as server:
+        device = open_one(server)
+        device.connection.tell(m.FreeBuffer(77))
+        with pytest.raises(LlamaServeError, match="FREE_BUFFER: buffer handle 0x4d"):
+            device.synchronize()
+        device.close()
+        eventually(lambda: server.n_clients == 0)
+    assert "0 runs, 1 failures: closed" in caplog.text
 
 
 def test_a_port_check_leaves_no_line(caplog: pytest.LogCaptureFixture) -> None:

@@ -122,13 +122,16 @@ class Peer:
         # A connection that sends nothing is a port check; those come by the thousand.
         log.log(
             level if self._was_heard else TRACE,
-            "%s: v%s, %.1f s, %.2f MiB in, %.2f MiB out, %d graphs, %d runs: %s",
+            "%s: %s v%s%s, %.1f s, %.2f MiB in, %.2f MiB out, %d graphs, %d runs%s: %s",
             self.name,
+            "llama-serve" if self._session.is_extended else "stock client",
             VERSIONS[state.version],
+            " over TLS" if state.access.certificate else "",
             time.monotonic() - self._began_at,
             self._bytes_in / _MIB,
             self._bytes_out / _MIB,
             state.n_graphs_sent,
             state.n_graph_runs,
+            f", {state.n_failures} failures" if state.n_failures else "",
             reason,
         )

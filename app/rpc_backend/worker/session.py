@@ -53,6 +53,11 @@ class Session:
         return self._core.is_open
 
     @property
+    def is_extended(self) -> bool:
+        """Whether the client is of our own kind."""
+        return self._core.is_extended
+
+    @property
     def is_between_requests(self) -> bool:
         """Whether this is a moment at which a client may leave."""
         return self._core.is_between_requests
