@@ -100,7 +100,7 @@ def _measure_group(
         rpc_secret=command.rpc_secret,
         rpc_tls=command.rpc_tls,
     )
-    loaded = load_model(config, lambda done, total: None, say_placement)
+    loaded = load_model(config, lambda progress: None, say_placement)
     try:
         vocab = loaded.tokenizer.vocab
         first = vocab.special.bos if vocab.add_bos else None

@@ -30,6 +30,7 @@ from app.cli.flags.requests import sampling_dest
 from app.cli.flags.securing import rpc_secret, rpc_tls, secret_remarks
 from app.cli.flags.table import OPTIONS
 from app.cli.hf_files import HfSource, cache_folder
+from app.cli.packaged_file import HASHES, cache_dir
 from app.cli.vertex import for_vertex
 from app.engine.config import CpuExecutor, EngineConfig, FlashAttention, RopeOverrides, SplitMode
 from app.engine.request import Grammar, GrammarKind
@@ -91,7 +92,7 @@ def read_command(
         list_devices=parsed.flag("list_devices"),
         list_cache=parsed.flag("cache_list"),
         source=source,
-        engine=_engine(parsed, source.path or Path()),
+        engine=_engine(parsed, source.path or Path(), cache_dir(environ) / HASHES),
         server=for_vertex(
             _server(parsed, source, slots_debug="LLAMA_SERVER_SLOTS_DEBUG" in environ), environ
         ),
@@ -114,7 +115,7 @@ def _source(parsed: Parsed, environ: Mapping[str, str]) -> ModelSource:
     return ModelSource(Path(path).expanduser() if path else None, hf, parsed.flag("demo"))
 
 
-def _engine(parsed: Parsed, model_path: Path) -> EngineConfig:
+def _engine(parsed: Parsed, model_path: Path, hash_folder: Path) -> EngineConfig:
     devices = parsed.texts("devices") if parsed.is_given("devices") else None
     split_mode = parsed.text("split_mode")
     cpu = cpu_choice(parsed)
@@ -123,6 +124,8 @@ def _engine(parsed: Parsed, model_path: Path) -> EngineConfig:
         rpc_endpoints=parsed.texts("rpc"),
         rpc_secret=rpc_secret(parsed),
         rpc_tls=rpc_tls(parsed),
+        hash_min_bytes=parsed.maybe_integer("rpc_cache_min_size"),
+        hash_folder=hash_folder,
         devices=() if devices == ("none",) else devices,
         n_gpu_layers=parsed.maybe_integer("gpu_layers"),
         split_mode=SplitMode.NONE if split_mode == "none" else SplitMode.LAYER,

@@ -23,6 +23,9 @@ from app.errors import LlamaServeError
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all); done grows from 0 to all."""
 
+HASHES: Final = "hashes"
+"""The folder of the cache that keeps hashes of model files."""
+
 _POLL_S: Final = 0.1
 _CHUNK_BYTES: Final = 1 << 20
 

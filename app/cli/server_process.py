@@ -96,7 +96,7 @@ class ServerProcess:
             self._tell_urls()
             return
         from app.cli.model_source import prepare_model
-        from app.cli.progress import progress_bar
+        from app.cli.progress import load_progress
 
         path, endpoints = prepare_model(self._command, self._cleanup)
         config = replace(self._command.engine, model_path=path, rpc_endpoints=endpoints)
@@ -104,7 +104,7 @@ class ServerProcess:
             return
         from app.engine.engine import LlamaEngine
 
-        with progress_bar("loading weights") as progress:
+        with load_progress("loading weights") as progress:
             engine = LlamaEngine(config, progress=progress, said=self._said)
             self._engine = engine
             engine.start()

@@ -8,7 +8,7 @@ or from the future, and from every later call. The four-way split of device, buf
 transfer follows ggml-backend.h.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum
@@ -56,6 +56,19 @@ class DeviceMemory:
     total: int
 
 
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A whole tensor on its way to a device: its bytes, which nobody changes, and how to learn
+    their FNV-1a-64 hash. `arrived(start, end, had)` is told of the bytes that have gone to the
+    device; `had` if it had them already.
+    """
+
+    tensor: Tensor
+    data: memoryview
+    hash: Callable[[], int]
+    arrived: Callable[[int, int, bool], None]
+
+
 class Device(Protocol):
     """A place that holds buffers and runs graphs."""
 
@@ -94,6 +107,11 @@ class Device(Protocol):
 
     def set_tensor(self, tensor: Tensor, data: Bytes, offset: int = 0) -> None:
         """Write bytes into a tensor from byte `offset` on."""
+
+    def set_weights(self, weights: Iterable[Weight]) -> None:
+        """Write whole tensors, one after the other as they are taken from `weights`; what the
+        device can get without being sent it is not sent. Returns when all are there.
+        """
 
     def memset_tensor(self, tensor: Tensor, value: int, offset: int, size: int) -> None:
         """Fill part of a tensor with one byte value."""

@@ -7,25 +7,23 @@ before the operating system has to kill anybody for it.
 """
 
 import ctypes
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from pathlib import Path
 from threading import RLock
 
-from app.devices.base import BufferUsage, Bytes, DeviceInfo, DeviceMemory
+from app.devices.base import BufferUsage, Bytes, DeviceInfo, DeviceMemory, Weight
+from app.devices.host_cpu import default_threads
 from app.devices.host_memory import host_memory, touched_bytes
 from app.devices.native_buffer import NativeBuffer, region
 from app.devices.native_executor import NativeExecutor
 from app.devices.native_weights import overlapping
 from app.devices.profile import Profile, ProfileRow
+from app.devices.weights import copy_weights
 from app.errors import GraphError, OutOfMemoryError
 from app.ggml.graph import Graph
 from app.ggml.tensor import Buffer, Tensor
 from app.kernels.cpu.library import NativeLibrary
-
-_SMT = Path("/sys/devices/system/cpu/smt/active")
 
 
 class NativeDevice:
@@ -120,6 +118,13 @@ class NativeDevice:
                 return
         with self._plain(buffer, start, end):
             buffer.mapping()[start:end] = source
+
+    def set_weights(self, weights: Iterable[Weight]) -> None:
+        """Copy whole tensors.
+
+        Raises: GraphError.
+        """
+        copy_weights(self, weights)
 
     def memset_tensor(self, tensor: Tensor, value: int, offset: int, size: int) -> None:
         """Fill bytes of a tensor.
@@ -234,16 +239,3 @@ class NativeDevice:
     def _refusal(self, size: int) -> str:
         memory = self.memory()
         return f"{self._info.name}: {size} bytes asked, {memory.free} of {memory.total} free"
-
-
-def default_threads() -> int:
-    """One thread per core that this process may use."""
-    try:
-        usable = len(os.sched_getaffinity(0))
-    except AttributeError:
-        usable = os.cpu_count() or 1
-    try:
-        shared = _SMT.read_text(encoding="ascii").strip() == "1"
-    except OSError:
-        shared = False
-    return max(1, usable // 2 if shared else usable)

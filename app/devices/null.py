@@ -7,7 +7,7 @@ zeros. `calls` counts by method name; `graphs` holds what was computed, in order
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -17,7 +17,9 @@ from app.devices.base import (
     DeviceInfo,
     DeviceKind,
     DeviceMemory,
+    Weight,
 )
+from app.devices.weights import copy_weights
 from app.errors import DeviceLostError, GraphError, OutOfMemoryError
 from app.ggml.graph import Graph
 from app.ggml.tensor import Buffer, Tensor
@@ -119,6 +121,13 @@ class NullDevice:
         size = memoryview(data).nbytes
         self._check_range(tensor, offset, size)
         self.bytes_written += size
+
+    def set_weights(self, weights: Iterable[Weight]) -> None:
+        """Copy whole tensors.
+
+        Raises: GraphError.
+        """
+        copy_weights(self, weights)
 
     def memset_tensor(self, tensor: Tensor, value: int, offset: int, size: int) -> None:
         """Pretend to fill part of a tensor.

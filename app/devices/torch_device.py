@@ -5,19 +5,20 @@ are complete when the call returns. Memory for buffers comes first: decoded weig
 buffer that cannot fit is refused before the operating system has to kill anybody for it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from threading import RLock
 
 import numpy as np
 import torch
 
-from app.devices.base import BufferUsage, Bytes, DeviceInfo, DeviceMemory
+from app.devices.base import BufferUsage, Bytes, DeviceInfo, DeviceMemory, Weight
 from app.devices.executor import Executor
 from app.devices.torch_buffer import TorchBuffer, device_storage, host_storage, place, region
 from app.devices.torch_errors import translated
 from app.devices.torch_memory import MemoryProbe
 from app.devices.weight_cache import WeightCache
+from app.devices.weights import copy_weights
 from app.errors import GraphError, OutOfMemoryError
 from app.ggml.graph import Graph
 from app.ggml.tensor import Buffer, Tensor
@@ -130,6 +131,13 @@ class TorchDevice:
                     piece = torch.tensor(source[at : at + _STAGE_BYTES])
                     target[at : at + _STAGE_BYTES].copy_(piece)
         self._weights.invalidate(buffer, start, start + source.size)
+
+    def set_weights(self, weights: Iterable[Weight]) -> None:
+        """Copy whole tensors.
+
+        Raises: GraphError.
+        """
+        copy_weights(self, weights)
 
     def memset_tensor(self, tensor: Tensor, value: int, offset: int, size: int) -> None:
         """Fill bytes of a tensor.

@@ -56,13 +56,16 @@ class RopeOverrides:
 class EngineConfig:
     """One model, the devices to put it on, and the sizes of the run.
 
-    `cache_ram_mib` -1 means no limit, 0 no memory; `sleep_idle_s` None means never.
+    `cache_ram_mib` -1 means no limit, 0 no memory; `sleep_idle_s` None means never. Weights of
+    `hash_min_bytes` and more are offered to workers by hash; hashes are kept in `hash_folder`.
     """
 
     model_path: Path
     rpc_endpoints: tuple[str, ...] = ()
     rpc_secret: bytes | None = field(default=None, repr=False)
     rpc_tls: ClientTls | None = None
+    hash_min_bytes: int | None = None
+    hash_folder: Path | None = None
     devices: tuple[str, ...] | None = None
     n_gpu_layers: int | None = None
     split_mode: SplitMode = SplitMode.LAYER

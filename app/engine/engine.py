@@ -24,6 +24,7 @@ from app.engine.counters import Counters
 from app.engine.errors import EngineUnavailableError
 from app.engine.facade import EngineState, EngineStats, ModelInfo, SlotInfo, WorkerStats
 from app.engine.generation import LlamaGeneration
+from app.engine.load_progress import Progress
 from app.engine.loader import LoadedModel, load_model
 from app.engine.output import LineLimits, TextAssembler
 from app.engine.post import EventPost
@@ -62,7 +63,7 @@ class LlamaEngine:
         self,
         config: EngineConfig,
         *,
-        progress: Callable[[int, int], None] = lambda sent, total: None,
+        progress: Progress = lambda progress: None,
         said: Callable[[str], None] = log.info,
     ) -> None:
         self._config = config
@@ -209,24 +210,25 @@ class LlamaEngine:
     def _main(self) -> None:
         attempt = 0
         while not self._stopping.is_set():
+            is_serving = False
             try:
                 self._load()
-                attempt = 0
+                attempt, is_serving = 0, True
                 self._serve()
                 if not self._stopping.is_set():
                     self._sleep()
-            except DeviceLostError as error:
-                log.error("device lost: %s", error)
-                is_first_load = self._scheduler is None
+            except LlamaServeError as error:
+                # What a failed step leaves in the caches is not known; loading again mends it.
+                may_pass = is_serving or (
+                    isinstance(error, DeviceLostError) and self._scheduler is not None
+                )
+                log.error("%s: %s", "a step failed" if is_serving else "loading failed", error)
                 self._fail(error)
-                if is_first_load:
+                if not may_pass:
                     return
                 delay = RELOAD_DELAYS_S[min(attempt, len(RELOAD_DELAYS_S) - 1)]
                 attempt += 1
                 self._stopping.wait(delay)
-            except LlamaServeError as error:
-                self._fail(error)
-                return
             except Exception as error:
                 log.exception("the engine ended unexpectedly")
                 self._fail(error)

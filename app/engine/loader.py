@@ -16,6 +16,7 @@ from app.engine.embedding import TokenEmbedding
 from app.engine.facade import ModelInfo
 from app.engine.kv_cache import KVCache
 from app.engine.kv_rows import KVRows
+from app.engine.load_progress import Progress
 from app.engine.model_facts import model_info
 from app.engine.overrides import with_overrides
 from app.engine.placement import (
@@ -33,7 +34,7 @@ from app.engine.pooling import PoolingMode, settle_pooling, worst_shapes
 from app.engine.runner import Runner
 from app.engine.sizes import RunSizes, settle
 from app.engine.stage import CacheSizes, ModelSpec, Stage, cache_tensors
-from app.engine.weights import Progress, alloc_weights, send_weights, stage_weights, weight_bytes
+from app.engine.weights import alloc_weights, send_weights, stage_weights, weight_bytes
 from app.errors import ConfigError, UnsupportedError
 from app.ggml.gguf_file import GGUFFile, Metadata, TensorInfo, unsupported_types
 from app.ggml.planner import plan_memory
@@ -45,6 +46,7 @@ from app.models.inputs import StageShape
 from app.models.registry import get_architecture
 from app.models.stage import build_stage
 from app.models.tensors import check_tensors
+from app.rpc_backend.weight_hashes import FileIdentity, HashStore, WeightHashes
 from app.tokenizer.base import Tokenizer
 from app.tokenizer.factory import load_tokenizer
 
@@ -145,7 +147,10 @@ def _load(
                 "warning: --rpc is given, but nothing is placed on a worker (see -ngl and --device)"
             )
         stages = _make_stages(file, model, pool, placement)
-        _fill_stages(file, stages, sizes, shapes, progress)
+        hashes = WeightHashes(
+            FileIdentity.of(file.gguf.path, file.gguf.status), HashStore(config.hash_folder)
+        )
+        _fill_stages(file, stages, sizes, shapes, hashes, progress)
         causal = file.hparams.causal
         cache = KVCache(sizes.n_cells, sizes.n_cells_window, file.hparams.n_swa, causal=causal)
         embedding = TokenEmbedding(file.gguf)
@@ -272,6 +277,7 @@ def _fill_stages(
     stages: list[Stage],
     sizes: RunSizes,
     shapes: Sequence[StageShape],
+    hashes: WeightHashes,
     progress: Progress,
 ) -> None:
     filled: list[tuple[Stage, Mapping[str, TensorInfo]]] = []
@@ -282,4 +288,4 @@ def _fill_stages(
         for shape in shapes:
             stage.reserve(shape)
         filled.append((stage, infos))
-    send_weights(filled, file.gguf, progress)
+    send_weights(filled, file.gguf, hashes, progress)

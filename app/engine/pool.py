@@ -75,7 +75,11 @@ def open_pool(config: EngineConfig) -> Pool:
     """
     devices: list[Device] = []
     if config.rpc_endpoints:
-        settings = ClientSettings(secret=config.rpc_secret, tls=config.rpc_tls)
+        settings = ClientSettings(
+            hash_threshold_bytes=config.hash_min_bytes,
+            secret=config.rpc_secret,
+            tls=config.rpc_tls,
+        )
         devices += open_workers(config.rpc_endpoints, settings)
     devices += _local_accelerators()
     wanted = _picked(devices, config.devices)

@@ -2,28 +2,28 @@
 
 All devices are filled at once, each by a thread of its own that hands out slices of the mapping, so
 the main host never holds a copy of the model; pages are given back to the system as soon as they
-are on their way.
+are on their way. What a worker has under its hash is not sent.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from functools import partial
 
-from app.devices.base import BufferUsage, Device, DeviceKind
+from app.devices.base import BufferUsage, Weight
 from app.engine.buffers import alloc_tensors
+from app.engine.load_progress import DeviceLoad, Progress, Tally
 from app.engine.stage import Stage
 from app.ggml.gguf_file import GGUFFile, TensorInfo
 from app.ggml.tensor import new_tensor
 from app.models.base import TensorSpec
 from app.models.tensors import output_weight_name
+from app.rpc_backend.hashing import fnv1a_64
+from app.rpc_backend.weight_hashes import WeightHashes
 
 OUTPUT = "output.weight"
 
-LOCAL_PART_BYTES: Final = 16 << 20
-"""So much of the file is resident beside the copy on a local device."""
-
-Progress = Callable[[int, int], None]
-"""Called with (bytes sent, bytes in all)."""
+_Group = Sequence[tuple[Stage, Mapping[str, TensorInfo]]]
+"""The stages of one device and what each of them needs."""
 
 
 def stage_weights(
@@ -66,50 +66,50 @@ def alloc_weights(stage: Stage, infos: Mapping[str, TensorInfo]) -> None:
 
 
 def send_weights(
-    stages: Sequence[tuple[Stage, Mapping[str, TensorInfo]]], gguf: GGUFFile, progress: Progress
+    stages: Sequence[tuple[Stage, Mapping[str, TensorInfo]]],
+    gguf: GGUFFile,
+    hashes: WeightHashes,
+    progress: Progress,
 ) -> None:
     """Send all weights, all devices at once; returns when every device has them.
 
     Raises: DeviceLostError.
     """
-    total = sum(weight_bytes(infos) for _, infos in stages)
-    sent = 0
-
-    def count(n: int) -> None:
-        nonlocal sent
-        sent += n
-        progress(sent, total)
-
     by_device: dict[int, list[tuple[Stage, Mapping[str, TensorInfo]]]] = {}
     for stage, infos in stages:
         by_device.setdefault(id(stage.device), []).append((stage, infos))
+    tally = Tally([_awaited(group) for group in by_device.values()], progress)
     with ThreadPoolExecutor(max(1, len(by_device)), "upload") as pool:
-        jobs = [pool.submit(_fill, group, gguf, count) for group in by_device.values()]
+        jobs = [
+            pool.submit(_fill, group, gguf, hashes, partial(tally.count, i))
+            for i, group in enumerate(by_device.values())
+        ]
         for job in jobs:
             job.result()
     # What waited to be sent has been read again behind the release of its tensor.
     gguf.release_all()
+    hashes.save()
+
+
+def _awaited(group: _Group) -> DeviceLoad:
+    name = group[0][0].device.info.name
+    return DeviceLoad(name, sum(weight_bytes(infos) for _, infos in group))
 
 
 def _fill(
-    group: Sequence[tuple[Stage, Mapping[str, TensorInfo]]],
-    gguf: GGUFFile,
-    count: Callable[[int], None],
+    group: _Group, gguf: GGUFFile, hashes: WeightHashes, count: Callable[[int, bool], None]
 ) -> None:
-    for stage, infos in group:
-        for name, info in infos.items():
-            tensor = stage.weights[name]
-            stage.device.init_tensor(tensor)
-            for start, part in _parts(stage.device, gguf.data(info.name)):
-                stage.device.set_tensor(tensor, part, start)
-                gguf.release(info.name, start, start + part.nbytes)
-                count(part.nbytes)
-    for stage, _ in group:
-        stage.device.synchronize()
+    def weights() -> Iterator[Weight]:
+        for stage, infos in group:
+            for name, info in infos.items():
+                tensor = stage.weights[name]
+                stage.device.init_tensor(tensor)
+                data = gguf.data(info.name)
+                hash_ = partial(hashes.hash_of, info, partial(fnv1a_64, data))
+                yield Weight(tensor, data, hash_, partial(arrived, info.name))
 
+    def arrived(name: str, start: int, end: int, had: bool) -> None:
+        gguf.release(name, start, end)
+        count(end - start, had)
 
-def _parts(device: Device, data: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """Offsets and slices; a worker gets a tensor whole, since it is asked for it by one hash."""
-    size = data.nbytes if device.info.kind is DeviceKind.REMOTE else LOCAL_PART_BYTES
-    for start in range(0, data.nbytes, max(1, size)):
-        yield start, data[start : start + size]
+    group[0][0].device.set_weights(weights())

@@ -5,16 +5,12 @@ Client and worker hash weights with it; the hash itself is described in `wire.fn
 """
 
 from functools import cache
-from typing import Final
 
 import numpy as np
 
 from app.kernels.cpu.library import NativeLibrary, load_library
 from app.rpc_backend.wire import fnv
 from app.rpc_backend.wire.layout import Body
-
-MIN_HASHED_BYTES: Final = 64 * 1024
-"""Between our own ends, weights from this size on are offered by hash and kept."""
 
 
 def fnv1a_64(data: Body, state: int = fnv.OFFSET_BASIS) -> int:

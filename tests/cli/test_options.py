@@ -40,10 +40,16 @@ def read(line: str = "", **environ: str) -> Command:
 
 
 def test_nothing_said_means_the_defaults() -> None:
-    command = read()
-    assert command.engine == EngineConfig(model_path=Path())
+    command = read(LLAMA_SERVE_CACHE="/c")
+    assert command.engine == EngineConfig(model_path=Path(), hash_folder=Path("/c/hashes"))
     assert command.server == ServerSettings(model_name=DEMO_NAME, aliases=(DEMO_NAME,))
     assert command.server.defaults.sampling == SamplingParams()
+
+
+def test_the_size_of_hashed_weights_is_the_stock_variable() -> None:
+    assert read(GGML_RPC_CACHE_MIN_SIZE="1000").engine.hash_min_bytes == 1000
+    with pytest.raises(ConfigError, match="GGML_RPC_CACHE_MIN_SIZE '10M': expected an integer"):
+        read(GGML_RPC_CACHE_MIN_SIZE="10M")
 
 
 def test_the_peers_suite_is_understood() -> None:

@@ -65,7 +65,7 @@ def our_perplexity(
     n_parallel = measurement.n_chunks if way is Way.DECODE else 1
     n_ctx = measurement.n_ctx * n_parallel
     config = small_run(model, n_ctx=n_ctx, n_parallel=n_parallel, cpu_level=level)
-    with closing(load_model(config, lambda done, total: None, lambda said: None)) as loaded:
+    with closing(load_model(config, lambda progress: None, lambda said: None)) as loaded:
         chunks = _chunks(loaded, measurement)
         rows = {Way.PROMPT: _prompt_rows, Way.DECODE: _decode_rows}[way]
         losses = [

@@ -24,6 +24,7 @@ from app.rpc_backend.wire.constants import KEPT_GRAPHS
 from app.rpc_backend.wire.tensor import Place, WireTensor, to_wire
 from tests.helpers.rpc_link import spread, spread_graph
 from tests.helpers.stock_peers import stock_worker
+from tests.helpers.weights import weight_of
 
 F32: Final = GGMLType.F32
 VERSIONS: Final = [
@@ -88,7 +89,7 @@ def test_weights_offered_by_hash_arrive_as_bytes_where_there_is_no_cache(port: i
     x = new_tensor(F32, (1000,), "x")
     x.buffer = device.alloc(x.nbytes, BufferUsage.WEIGHTS)
     data = random.Random(3).randbytes(x.nbytes)
-    device.set_tensor(x, data)
+    device.set_weights([weight_of(x, data)])
     assert device.get_tensor(x, 0, x.nbytes).result(20) == data
     device.close()
 

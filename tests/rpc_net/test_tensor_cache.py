@@ -16,11 +16,12 @@ from app.ggml.types import GGMLType
 from app.rpc_backend.client.connect import open_workers
 from app.rpc_backend.client.connection import ClientSettings
 from app.rpc_backend.client.device import RpcDevice
-from app.rpc_backend.hashing import MIN_HASHED_BYTES
+from app.rpc_backend.wire.constants import MIN_HASHED_BYTES
 from app.rpc_backend.wire.fnv import fnv1a_64
 from app.rpc_backend.worker.server import RpcServer, ServerSettings
 from app.rpc_backend.worker.tensor_cache import TensorCache
 from tests.helpers.rpc_link import serving
+from tests.helpers.weights import weight_of
 
 SIZE = 600_000
 DATA = random.Random(2).randbytes(SIZE)
@@ -121,13 +122,12 @@ def open_one(server: RpcServer) -> RpcDevice:
     return device
 
 
-def upload(device: RpcDevice, usage: BufferUsage = BufferUsage.WEIGHTS) -> tuple[Tensor, int]:
-    """Upload the data and return its tensor and the bytes that went out for it."""
+def upload(device: RpcDevice) -> tuple[Tensor, int]:
+    """Upload the data as a weight; return its tensor and the bytes that went out for it."""
     tensor = new_tensor(GGMLType.I8, (SIZE,), "w")
-    tensor.buffer = device.alloc(SIZE, usage)
+    tensor.buffer = device.alloc(SIZE, BufferUsage.WEIGHTS)
     before = device.connection.bytes_sent
-    device.set_tensor(tensor, DATA)
-    device.synchronize()
+    device.set_weights([weight_of(tensor, DATA)])
     return tensor, device.connection.bytes_sent - before
 
 
@@ -158,7 +158,10 @@ def test_a_truncated_file_is_replaced_by_the_bytes(local: Device, cache: TensorC
 def test_only_weights_are_cached(local: Device, cache: TensorCache) -> None:
     with serving([local], ServerSettings(cache=cache)) as server:
         device = open_one(server)
-        upload(device, BufferUsage.COMPUTE)
+        tensor = new_tensor(GGMLType.I8, (SIZE,), "kv")
+        tensor.buffer = device.alloc(SIZE, BufferUsage.COMPUTE)
+        device.set_tensor(tensor, DATA)
+        device.synchronize()
         device.close()
     assert list(cache.folder.iterdir()) == []
 

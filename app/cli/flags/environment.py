@@ -9,6 +9,7 @@ from app.cli.flags.parser import Parsed
 from app.cli.flags.securing import SECRET
 from app.devices.registry import Executor
 from app.kernels.cpu.library import LEVELS
+from app.rpc_backend.wire.constants import HASH_THRESHOLD_BYTES, MIN_HASHED_BYTES
 
 _REFERENCE: Final = "reference"
 
@@ -22,7 +23,17 @@ CPU_LEVEL: Final = Option(
     f"{', '.join(LEVELS)}, or {_REFERENCE} for torch",
 )
 
-ENVIRONMENT: Final = Group("environment", (CPU_LEVEL, SECRET))
+CACHE_MIN_SIZE: Final = Option(
+    dest="rpc_cache_min_size",
+    names=(),
+    read=readers.within(0),
+    metavar="BYTES",
+    env="GGML_RPC_CACHE_MIN_SIZE",
+    help="weights of this size and more are offered to workers by hash and kept by workers with a "
+    f"cache, instead of {MIN_HASHED_BYTES} (towards stock workers {HASH_THRESHOLD_BYTES})",
+)
+
+ENVIRONMENT: Final = Group("environment", (CPU_LEVEL, CACHE_MIN_SIZE, SECRET))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,11 @@ from app.rpc_backend.client.kept_graphs import KeptGraphs
 from app.rpc_backend.client.secure import Trust
 from app.rpc_backend.client.transport import ReplyBody, Transport, TransportLimits
 from app.rpc_backend.streams.settings import ClientTls
-from app.rpc_backend.wire.constants import HASH_THRESHOLD_BYTES, ProtocolVersion
+from app.rpc_backend.wire.constants import (
+    HASH_THRESHOLD_BYTES,
+    MIN_HASHED_BYTES,
+    ProtocolVersion,
+)
 from app.rpc_backend.wire.extensions import Ping
 from app.rpc_backend.wire.layout import Body
 from app.rpc_backend.wire.messages import Message
@@ -28,7 +32,7 @@ R = TypeVar("R")
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
     """How to treat workers. Weights of `hash_threshold_bytes` and more are offered by hash first;
-    None leaves that out for workers on this machine, where copying is faster than hashing.
+    None is what a stock client does towards stock workers, and much less towards our own.
 
     With a `secret` only workers that know it are used; with `tls` only those that speak TLS.
     """
@@ -57,7 +61,7 @@ class WorkerConnection:
         self.is_extended = core.is_extended
         self._kept = KeptGraphs(core.version.major)
         self._n_failures_seen = 0
-        self.hash_threshold_bytes = _threshold(endpoint, settings)
+        self.hash_threshold_bytes = _threshold(settings, is_own=self.is_extended)
         self._transport = Transport(stream, core, endpoint, settings.limits)
         self._n_users = 0
 
@@ -70,6 +74,20 @@ class WorkerConnection:
     def bytes_received(self) -> int:
         """Bytes that came back so far."""
         return self._transport.bytes_received
+
+    @property
+    def position(self) -> int:
+        """Where the next request begins, in bytes sent."""
+        return self._transport.position
+
+    def wait_sent(self, position: int, timeout_s: float) -> None:
+        """Wait until `bytes_sent` reaches `position`, for a while at most."""
+        self._transport.wait_sent(position, timeout_s)
+
+    @property
+    def cause(self) -> str | None:
+        """Why the connection is over, None while it is not."""
+        return self._transport.cause
 
     @property
     def kept(self) -> KeptGraphs:
@@ -162,7 +180,7 @@ def _pass_on(done: Future[ReplyBody], future: Future[R], expect: type[R]) -> Non
         future.set_exception(DeviceLostError(f"expected {expect.__name__}, got {body!r}"))
 
 
-def _threshold(endpoint: Endpoint, settings: ClientSettings) -> int | None:
+def _threshold(settings: ClientSettings, *, is_own: bool) -> int:
     if settings.hash_threshold_bytes is not None:
         return settings.hash_threshold_bytes
-    return None if endpoint.is_loopback else HASH_THRESHOLD_BYTES
+    return MIN_HASHED_BYTES if is_own else HASH_THRESHOLD_BYTES

@@ -7,24 +7,29 @@ stock client: INIT_TENSOR and GET_ALLOC_SIZE for quantised tensors whose rows ar
 512 elements, GET_ALLOC_SIZE for operations that may want scratch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final
 
-from app.devices.base import BufferUsage, Bytes, DeviceInfo, DeviceKind, DeviceMemory
+from app.devices.base import BufferUsage, Bytes, DeviceInfo, DeviceKind, DeviceMemory, Weight
 from app.errors import DeviceLostError, GraphError, OutOfMemoryError
 from app.ggml.graph import Graph
-from app.ggml.ops import FORBIDDEN_OPS, Op
+from app.ggml.ops import FORBIDDEN_OPS, VIEW_OPS, Op
 from app.ggml.tensor import MAX_SRC, Buffer, Tensor
 from app.ggml.types import TRAITS
 from app.rpc_backend.client.connection import WorkerConnection
-from app.rpc_backend.client.upload import upload
+from app.rpc_backend.client.facts import DeviceFacts, read_facts
+from app.rpc_backend.client.upload import Upload
+from app.rpc_backend.errors import RemoteProtocolError
 from app.rpc_backend.wire import messages as m
+from app.rpc_backend.wire.extensions import WaitBuffer
+from app.rpc_backend.wire.extensions import DeviceFacts as DeviceFactsRequest
 from app.rpc_backend.wire.graph_codec import describe_graph
 from app.rpc_backend.wire.tensor import NOWHERE, NULL_TENSOR, Place, WireTensor, to_wire
 
 _ROW_MULTIPLE: Final = 512
+_HOLD_BYTES: Final = 16 * 1024
 _MAY_NEED_SCRATCH: Final = frozenset(
     {Op.FLASH_ATTN_EXT, Op.MUL_MAT, Op.MUL_MAT_ID, Op.CUMSUM, Op.ARGSORT, Op.TOP_K}
 )
@@ -57,6 +62,7 @@ class RpcDevice:
         self._info = DeviceInfo(name, str(connection.endpoint), DeviceKind.REMOTE)
         self._alignment = connection.call(m.GetAlignment(index), m.SizeReply, timeout_s).value
         self._max_size = connection.call(m.GetMaxSize(index), m.SizeReply, timeout_s).value
+        self._facts = self._ask_facts(timeout_s) if connection.is_extended else None
         self._alloc_sizes: dict[tuple[object, ...], int] = {}
         self._buffers: set[RpcBuffer] = set()
         self._closed = False
@@ -76,6 +82,18 @@ class RpcDevice:
     def connection(self) -> WorkerConnection:
         """The connection that this device shares with its neighbours."""
         return self._connection
+
+    @property
+    def facts(self) -> DeviceFacts | None:
+        """What a worker of our own says of the device; stock workers cannot say."""
+        return self._facts
+
+    def _ask_facts(self, timeout_s: float | None) -> DeviceFacts:
+        text = self._connection.ask_bytes(DeviceFactsRequest(self._index)).result(timeout_s)
+        try:
+            return read_facts(text)
+        except RemoteProtocolError as error:
+            raise DeviceLostError(f"RPC worker {self._connection.endpoint}: {error}") from None
 
     def memory(self) -> DeviceMemory:
         """Ask for free and total bytes.
@@ -163,15 +181,24 @@ class RpcDevice:
             self._connection.tell(m.InitTensor(self.describe(tensor)))
 
     def set_tensor(self, tensor: Tensor, data: Bytes, offset: int = 0) -> None:
-        """Write bytes into a tensor from byte `offset` on; weights go by hash where that pays.
+        """Write bytes into a tensor from byte `offset` on. A few bytes wait for the request that
+        needs them, so that the inputs of one step leave in one system call.
 
         Raises: DeviceLostError, GraphError.
         """
         view = memoryview(data).cast("B")
         _check_range(tensor, offset, len(view))
-        buffer = self._buffer_of(tensor)
-        is_weight = buffer is not None and buffer.usage is BufferUsage.WEIGHTS
-        upload(self._connection, self.describe(tensor), view, offset, is_weight=is_weight)
+        request = m.SetTensor(self.describe(tensor), 0, offset)
+        self._connection.tell(request, view, flush=len(view) > _HOLD_BYTES)
+
+    def set_weights(self, weights: Iterable[Weight]) -> None:
+        """Bring whole tensors to the worker; those that it has under their hash are not sent.
+
+        Raises: DeviceLostError, GraphError.
+        """
+        upload = Upload(self._connection)
+        upload.run((self.describe(weight.tensor), weight) for weight in weights)
+        upload.wait(self._connection.ask(m.GetAlignment(self._index), m.SizeReply))
 
     def memset_tensor(self, tensor: Tensor, value: int, offset: int, size: int) -> None:
         """Fill part of a tensor with one byte value.
@@ -220,20 +247,29 @@ class RpcDevice:
             connection.kept.sent(device, graph.uid)
 
     def unsupported(self, nodes: Sequence[Tensor]) -> str | None:
-        """Reason why one of `nodes` cannot run; the protocol cannot ask a worker, so only what no
-        worker may run is refused.
+        """Reason why one of `nodes` cannot run; a stock worker cannot be asked, so only what no
+        worker may run is refused then.
         """
+        ops = None if self._facts is None else self._facts.ops
         for node in nodes:
             if node.op in FORBIDDEN_OPS:
                 return f"{node.op.name} carries function pointers and is not sent to workers"
+            if ops is not None and node.op not in ops and node.op not in VIEW_OPS:
+                return f"{node.op.name}: {self._info.description} does not have this operation"
         return None
 
     def synchronize(self) -> None:
-        """Wait until everything asked before is done: workers answer in order.
+        """Wait until everything asked before is done: stock workers answer in order, our own read
+        on while a graph runs and are asked about each buffer.
 
-        Raises: DeviceLostError.
+        Raises: DeviceLostError; what a worker of our own says of a request that failed.
         """
-        self._connection.call(m.GetAlignment(self._index), m.SizeReply)
+        connection = self._connection
+        if connection.is_extended:
+            requests = [WaitBuffer(buffer.handle) for buffer in self._buffers]
+            for answer in [connection.ask(request, m.FlagReply) for request in requests]:
+                answer.result()
+        connection.call(m.GetAlignment(self._index), m.SizeReply)
 
     def close(self) -> None:
         """Free all buffers; the last device of a connection closes it."""

@@ -109,6 +109,11 @@ class Transport:
         for thread in self._threads:
             thread.start()
 
+    @property
+    def cause(self) -> str | None:
+        """Why the connection is over, None while it is not."""
+        return self._cause
+
     def submit(
         self, message: Message, data: Body = b"", *, flush: bool = True
     ) -> Future[ReplyBody] | None:
@@ -133,6 +138,19 @@ class Transport:
                 self._flush()
             self._own_the_rest(view)
             return future
+
+    @property
+    def position(self) -> int:
+        """Where the next request begins: the bytes sent, and those that wait."""
+        with self._changed:
+            return self.bytes_sent + self._queued_bytes
+
+    def wait_sent(self, position: int, timeout_s: float) -> None:
+        """Wait until what goes before `position` has left, the time is up, or all is over."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self.bytes_sent >= position or self._cause is not None, timeout_s
+            )
 
     def close(self) -> None:
         """End the connection; whoever still waits gets a DeviceLostError."""

@@ -39,6 +39,7 @@ class Cmd(IntEnum):
     PROVE = 129
     PING = 130
     DEVICE_FACTS = 131
+    WAIT_BUFFER = 132
 
 
 class ProtocolVersion(NamedTuple):
@@ -66,7 +67,10 @@ KEPT_GRAPHS: Final = 1024
 """Graphs that a version 8 worker keeps per device before it forgets all of them."""
 
 HASH_THRESHOLD_BYTES: Final = 10 * 1024 * 1024
-"""Weights above this size are offered by hash first."""
+"""Between stock peers, weights above this size are offered by hash first."""
+
+MIN_HASHED_BYTES: Final = 64 * 1024
+"""Between our own ends, weights from this size on are offered by hash and kept."""
 
 CHUNK_BYTES: Final = 256 * 1024
 """Tensor data is handled in pieces of at most this size, so that a frame costs no more memory."""

@@ -19,8 +19,8 @@ from typing import Final
 
 from app.errors import LlamaServeError
 from app.ggml.gguf_file import GGUFFile, TensorInfo
-from app.rpc_backend.hashing import MIN_HASHED_BYTES
 from app.rpc_backend.weight_hashes import FileIdentity, HashStore, WeightHashes
+from app.rpc_backend.wire.constants import MIN_HASHED_BYTES
 from app.rpc_backend.worker.file_pieces import Write, hand_over
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,8 @@ from itertools import count
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from app.rpc_backend.hashing import MIN_HASHED_BYTES, fnv1a_64
+from app.rpc_backend.hashing import fnv1a_64
+from app.rpc_backend.wire.constants import MIN_HASHED_BYTES
 from app.rpc_backend.wire.fnv import OFFSET_BASIS
 from app.rpc_backend.wire.layout import Body
 from app.rpc_backend.worker.file_pieces import Write, hand_over
