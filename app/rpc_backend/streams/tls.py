@@ -175,7 +175,7 @@ class TlsStream:
                 pass
             except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
                 is_over = True
-            owes_answer = self._to_net.pending > 0
+            owes_answer = self._to_net.pending > 0 and not is_over
         self.has_data = filled > 0 and (is_over or filled == len(room))
         if owes_answer:
             # The other end asked for new keys.
