@@ -7,12 +7,10 @@ so that a busy one is reported at once, and opened last, when the devices are re
 import argparse
 import logging
 import os
-import re
 import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
 from typing import Final
 
@@ -20,25 +18,20 @@ from app.cli.flags.environment import CPU_LEVEL, ENVIRONMENT, CpuChoice, cpu_cho
 from app.cli.flags.parser import parse
 from app.cli.flags.securing import SECRET
 from app.cli.worker_security import Security, add_security_flags, open_warning, read_security
+from app.cli.worker_storage import Storage, add_storage_flags, read_storage, storage_words
 from app.devices.base import Device
 from app.devices.profile import profile_text, start_profiles
-from app.errors import ConfigError, LlamaServeError
+from app.errors import LlamaServeError
 from app.logs import DEFAULT_VERBOSITY, LogSettings, setup_logging
-from app.rpc_backend.wire.constants import (
-    DEFAULT_PORT,
-    HASH_THRESHOLD_BYTES,
-    NEWEST,
-    VERSIONS,
-)
+from app.rpc_backend.wire.constants import DEFAULT_PORT, NEWEST, VERSIONS
 from app.rpc_backend.worker.server import RpcServer, ServerSettings, bind
 from app.rpc_backend.worker.session import DETAIL
-from app.rpc_backend.worker.tensor_cache import DEFAULT_MAX_BYTES, TensorCache
+from app.rpc_backend.worker.tensor_store import FilesAndCache
 from app.version import BUILD_INFO
 
 log = logging.getLogger("app.cli.rpc_server")
 
 _MIB: Final = 1024 * 1024
-_DEFAULT_FOLDER: Final = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +42,7 @@ class Options:
     port: int
     devices: tuple[str, ...] | None
     threads: int | None
-    cache: TensorCache | None
+    storage: Storage
     version: int
     debug: int
     cpu: CpuChoice
@@ -77,31 +70,18 @@ def parse_options(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     args = _parser().parse_args(argv)
     environment = parse(ENVIRONMENT.options, (), environ)
     names = tuple(name for name in (args.device or "").replace("/", ",").split(",") if name)
-    cache = None
-    if args.cache is not None:
-        folder = Path(args.cache) if args.cache else default_cache_folder(environ)
-        cache = TensorCache(folder, _min_cached_bytes(environ), args.cache_size or None)
     return Options(
         host=args.host,
         port=args.port,
         devices=names or None,
         threads=args.threads,
-        cache=cache,
+        storage=read_storage(args, environment, environ),
         version=args.protocol,
         debug=_debug_level(environ.get("GGML_RPC_DEBUG", "")),
         cpu=cpu_choice(environment),
         profile=args.profile,
         security=read_security(args, environment),
     )
-
-
-def default_cache_folder(environ: Mapping[str, str]) -> Path:
-    """Return the folder in which the stock worker keeps its cache."""
-    if environ.get("LLAMA_CACHE"):
-        return Path(environ["LLAMA_CACHE"]) / "rpc"
-    home = Path(environ.get("HOME") or Path.home())
-    caches = home / ("Library/Caches" if sys.platform == "darwin" else ".cache")
-    return Path(environ.get("XDG_CACHE_HOME") or caches) / "llama.cpp" / "rpc"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -116,22 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     add("-p", "--port", type=_port, default=DEFAULT_PORT, help="port (default: %(default)s)")
     add("-d", "--device", metavar="DEV1,DEV2", help="devices: CUDA0, XPU0, MPS, CPU, ...")
     add("-t", "--threads", type=_positive, help="threads of the CPU device")
-    add(
-        "-c",
-        "--cache",
-        nargs="?",
-        const=_DEFAULT_FOLDER,
-        metavar="DIR",
-        help="keep large weights on disk, in DIR or where the stock worker keeps them",
-    )
-    add(
-        "--cache-size",
-        type=_size,
-        default=DEFAULT_MAX_BYTES,
-        metavar="SIZE",
-        help="most that the cache may take, in MiB or with a unit (500M, 20G); what was used "
-        "longest ago goes first; 0 for no limit (default: 64G)",
-    )
+    add_storage_flags(parser)
     versions = sorted(VERSIONS)
     add(
         "--protocol",
@@ -165,22 +130,6 @@ def _positive(text: str) -> int:
     return number
 
 
-def _size(text: str) -> int:
-    found = re.fullmatch(r"(\d{1,12})([KMGT]?)(?:I?B)?", text.upper(), re.ASCII)
-    if found is None:
-        raise argparse.ArgumentTypeError(f"'{text}': expected a size such as 500M or 20G")
-    return int(found[1]) << {"K": 10, "": 20, "M": 20, "G": 30, "T": 40}[found[2]]
-
-
-def _min_cached_bytes(environ: Mapping[str, str]) -> int:
-    text = environ.get("GGML_RPC_CACHE_MIN_SIZE", "")
-    if not text:
-        return HASH_THRESHOLD_BYTES
-    if not (text.isascii() and text.isdigit()):
-        raise ConfigError(f"GGML_RPC_CACHE_MIN_SIZE '{text}': expected a number of bytes")
-    return int(text)
-
-
 def _debug_level(text: str) -> int:
     """Read GGML_RPC_DEBUG; as with the stock worker, any text turns the log on."""
     if not text:
@@ -197,7 +146,7 @@ def _run(options: Options) -> int:
     for text in (*security.remarks, open_warning(options.host, security)):
         if text:
             print(text, file=sys.stderr)
-    cache = options.cache if options.cache is not None and options.cache.prepare() else None
+    store = options.storage.open()
     with listener:
         # torch takes most of the start-up time; a busy port or a wrong flag need not wait for it.
         from app.devices.registry import open_devices
@@ -210,9 +159,9 @@ def _run(options: Options) -> int:
         )
         if options.profile:
             start_profiles(devices)
-        server = RpcServer(listener, devices, _settings(options, cache))
+        server = RpcServer(listener, devices, _settings(options, store))
         _stop_on_signals(server)
-        _announce(server.port, options, cache, devices)
+        _announce(server.port, options, store, devices)
         all_left = server.serve()
         if options.profile:
             for device in devices:
@@ -222,6 +171,7 @@ def _run(options: Options) -> int:
             # around it.
             logging.shutdown()
             os._exit(0)
+        store.close()
         for device in devices:
             device.close()
     return 0
@@ -236,18 +186,17 @@ def _stop_on_signals(server: RpcServer) -> None:
         signal.signal(number, stop)
 
 
-def _settings(options: Options, cache: TensorCache | None) -> ServerSettings:
+def _settings(options: Options, store: FilesAndCache) -> ServerSettings:
     security = options.security
-    return ServerSettings(options.version, cache, secret=security.secret, tls=security.tls)
+    return ServerSettings(options.version, store, secret=security.secret, tls=security.tls)
 
 
-def _announce(
-    port: int, options: Options, cache: TensorCache | None, devices: Sequence[Device]
-) -> None:
+def _announce(port: int, options: Options, store: FilesAndCache, devices: Sequence[Device]) -> None:
     host = f"[{options.host}]" if ":" in options.host else options.host
     print(f"Starting RPC server v{VERSIONS[options.version]} (llama-serve {BUILD_INFO})")
     print(f"  endpoint       : {host}:{port}")
-    print(f"  local cache    : {'n/a' if cache is None else cache.folder}")
+    for title, text in storage_words(options.storage, store).items():
+        print(f"  {title:<15}: {text}")
     print(f"  clients need   : {options.security.words}")
     print("Devices:")
     for device in devices:

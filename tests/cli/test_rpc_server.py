@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.rpc_server import default_cache_folder, parse_options
+from app.cli.rpc_server import parse_options
+from app.cli.worker_storage import default_cache_folder
 from app.devices.base import BufferUsage
 from app.errors import ConfigError
 from app.rpc_backend.client.connect import open_workers
-from app.rpc_backend.wire.constants import HASH_THRESHOLD_BYTES
+from app.rpc_backend.wire.constants import MIN_HASHED_BYTES
 from tests.helpers.assets import PROJECT_ROOT
 from tests.helpers.process import free_port, own_worker
 
@@ -21,7 +22,7 @@ def test_the_defaults_are_those_of_the_stock_worker() -> None:
     assert (options.host, options.port) == ("127.0.0.1", 50052)
     assert options.devices is None
     assert options.threads is None
-    assert options.cache is None
+    assert options.storage.cache is None
     assert (options.version, options.debug) == (8, 0)
 
 
@@ -43,8 +44,8 @@ def test_every_flag_is_read() -> None:
     options = parse_options(argv, {"GGML_RPC_DEBUG": "2", "GGML_RPC_CACHE_MIN_SIZE": "99"})
     assert (options.host, options.port, options.threads) == ("0.0.0.0", 7, 3)
     assert options.devices == ("CUDA0", "CPU")
-    assert options.cache is not None
-    assert (options.cache.folder, options.cache.min_bytes) == (Path("/x/y"), 99)
+    assert options.storage.cache is not None
+    assert (options.storage.cache.folder, options.storage.cache.min_bytes) == (Path("/x/y"), 99)
     assert (options.version, options.debug) == (7, 2)
 
 
@@ -58,9 +59,16 @@ def test_every_flag_is_read() -> None:
 def test_the_cache_is_where_the_stock_worker_has_it(environ: dict[str, str], folder: str) -> None:
     assert default_cache_folder(environ) == Path(folder)
     options = parse_options(["-c"], environ)
-    assert options.cache is not None
-    assert options.cache.folder == Path(folder)
-    assert options.cache.min_bytes == HASH_THRESHOLD_BYTES
+    assert options.storage.cache is not None
+    assert options.storage.cache.folder == Path(folder)
+    assert options.storage.cache.min_bytes == MIN_HASHED_BYTES
+
+
+def test_own_models_are_files_and_folders_that_commas_part_and_their_hashes_are_cached() -> None:
+    argv = ["--models", "/m,/n/a.gguf", "--models", "/o"]
+    storage = parse_options(argv, {"LLAMA_SERVE_CACHE": "/c"}).storage
+    assert storage.models == (Path("/m"), Path("/n/a.gguf"), Path("/o"))
+    assert storage.hash_folder == Path("/c/hashes")
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="macOS has its own place for caches")
@@ -76,7 +84,7 @@ def test_the_debug_level_is_forgiving(text: str, level: int) -> None:
 
 
 def test_a_wrong_cache_size_is_quoted() -> None:
-    with pytest.raises(ConfigError, match="GGML_RPC_CACHE_MIN_SIZE 'much'"):
+    with pytest.raises(ConfigError, match="GGML_RPC_CACHE_MIN_SIZE 'much': expected an integer"):
         parse_options(["-c"], {"GGML_RPC_CACHE_MIN_SIZE": "much"})
 
 
@@ -103,7 +111,13 @@ def test_it_serves_and_stops_on_a_signal_with_a_client_connected() -> None:
         assert worker.terminate() == 0
         device.close()
         output = worker.output
-    for part in ("RPC server v7.0.0", f"127.0.0.1:{port}", "local cache    : n/a", "CPU: "):
+    for part in (
+        "RPC server v7.0.0",
+        f"127.0.0.1:{port}",
+        "local cache    : n/a",
+        "own models     : n/a",
+        "CPU: ",
+    ):
         assert part in output
     assert "stopping on SIGTERM" in output or "the worker stops" in output
 
@@ -140,8 +154,8 @@ def test_an_unknown_device_lists_the_known_ones() -> None:
 )
 def test_the_limit_of_the_cache(text: str, expected: int | None) -> None:
     options = parse_options(["-c", "/x", "--cache-size", text], {})
-    assert options.cache is not None
-    assert options.cache.max_bytes == expected
+    assert options.storage.cache is not None
+    assert options.storage.cache.max_bytes == expected
 
 
 @pytest.mark.parametrize("text", ["-1", "much", "5 G", "1e9", "٥G"])

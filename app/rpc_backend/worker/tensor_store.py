@@ -43,3 +43,8 @@ class FilesAndCache:
         if self.cache is None:
             return None
         return self.cache.writer(total, self.files.has if self.files is not None else None)
+
+    def close(self) -> None:
+        """Stop looking through files."""
+        if self.files is not None:
+            self.files.close()
