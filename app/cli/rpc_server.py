@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Final
 
-from app.cli.flags.environment import CPU_LEVEL, ENVIRONMENT, CpuChoice, cpu_choice
+from app.cli.flags.environment import (
+    CPU_LEVEL,
+    ENVIRONMENT,
+    NO_RDMA,
+    CpuChoice,
+    cpu_choice,
+    heed_no_rdma,
+)
 from app.cli.flags.parser import parse
 from app.cli.flags.securing import SECRET
 from app.cli.worker_security import Security, add_security_flags, open_warning, read_security
@@ -89,7 +96,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="llama-rpc-server",
         description="Lends this machine's devices to main hosts over the ggml RPC protocol.",
         epilog=f"environment: {CPU_LEVEL.env}={CPU_LEVEL.metavar}: {CPU_LEVEL.help}; "
-        f"{SECRET.env}={SECRET.metavar}: {SECRET.help}",
+        f"{SECRET.env}={SECRET.metavar}: {SECRET.help}; "
+        f"{NO_RDMA.env}={NO_RDMA.metavar}: {NO_RDMA.help}",
     )
     add = parser.add_argument
     add("-H", "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
@@ -139,6 +147,7 @@ def _debug_level(text: str) -> int:
 
 def _run(options: Options) -> int:
     setup_logging(LogSettings(verbosity=DEFAULT_VERBOSITY + min(options.debug, 2)))
+    heed_no_rdma(os.environ)
     if options.debug == 3:
         logging.getLogger("app.rpc_backend").setLevel(DETAIL)
     listener = bind(options.host, options.port)
