@@ -39,7 +39,9 @@ class Params:
 
 @dataclass(frozen=True, slots=True)
 class RopeParams:
-    """Parameters of ROPE; `mode` 0 rotates neighbouring pairs, 2 (NEOX) rotates halves."""
+    """Parameters of ROPE; `app.ggml.op_rules.ROPE_MODES` has the modes. `sections` says how many
+    pairs turn by each of a token's four positions, in the modes that have those.
+    """
 
     n_dims: int
     mode: int
@@ -51,6 +53,7 @@ class RopeParams:
     beta_fast: float
     beta_slow: float
     n_offs: int = 0
+    sections: tuple[int, int, int, int] = (0, 0, 0, 0)
 
     LAYOUT: ClassVar[str] = "5i6f4ii"
 
@@ -69,10 +72,7 @@ class RopeParams:
             self.attn_factor,
             self.beta_fast,
             self.beta_slow,
-            0,
-            0,
-            0,
-            0,
+            *self.sections,
             self.n_offs,
         )
 
@@ -90,6 +90,7 @@ class RopeParams:
             beta_fast=params.f32(9),
             beta_slow=params.f32(10),
             n_offs=params.i32(15),
+            sections=(params.i32(11), params.i32(12), params.i32(13), params.i32(14)),
         )
 
 

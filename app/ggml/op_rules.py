@@ -12,10 +12,10 @@ from typing import Final
 
 from app.errors import GraphError, UnsupportedError
 from app.ggml.op_params import AttentionParams, RopeParams
-from app.ggml.ops import GluOp, Op, UnaryOp
+from app.ggml.ops import GluOp, Op, RopeMode, UnaryOp
 from app.ggml.tensor import Tensor
 
-ROPE_MODES: Final = {0: "normal", 2: "neox"}
+ROPE_MODES: Final = {int(mode): mode.name.lower() for mode in RopeMode}
 
 # Operations whose result may be a view of a source (the in-place variants), and which source.
 IN_PLACE_OF: Final[dict[Op, int]] = {
@@ -39,10 +39,15 @@ IN_PLACE_OF: Final[dict[Op, int]] = {
             Op.CLAMP,
             Op.DIAG_MASK_INF,
             Op.LEAKY_RELU,
+            Op.DIAG_MASK_ZERO,
             Op.SOFT_MAX,
-            Op.DIAG_MASK_INF,
             Op.ROPE,
             Op.UNARY,
+            Op.ADD_REL_POS,
+            Op.ACC,
+            Op.SET,
+            Op.GROUP_NORM,
+            Op.FILL,
         ),
         0,
     ),
@@ -58,7 +63,6 @@ _ROWS: Final[dict[Op, tuple[int, ...]]] = {
     Op.SUB: (0,),
     Op.MUL: (0,),
     Op.DIV: (0,),
-    Op.SUM: (0,),
     Op.SUM_ROWS: (0,),
     Op.MEAN: (0,),
     Op.ARGMAX: (0,),
@@ -74,8 +78,16 @@ _ROWS: Final[dict[Op, tuple[int, ...]]] = {
     Op.GET_ROWS: (0,),
     Op.SET_ROWS: (0, 2),
     Op.ROPE: (0,),
+    Op.ROPE_BACK: (0,),
     Op.FLASH_ATTN_EXT: (0, 1, 2),
     Op.REPEAT: (0,),
+    Op.ACC: (1,),
+    Op.SET: (1,),
+    Op.CUMSUM: (0,),
+    Op.GROUP_NORM: (0,),
+    Op.ROLL: (0,),
+    Op.OUT_PROD: (0,),
+    Op.TIMESTEP_EMBEDDING: (0,),
 }
 
 # Sources that may have gaps between rows, but nowhere else.
@@ -204,6 +216,9 @@ def _rope(node: Tensor) -> None:
     _finite("beta_slow", rope.beta_slow)
     if rope.freq_base == 0.0:
         raise GraphError("freq_base is 0, expected a positive number")
+    sections = rope.sections
+    if rope.mode & RopeMode.MROPE and not (min(sections) >= 0 and any(sections[:3])):
+        raise GraphError(f"sections {sections}, expected none negative and one of three positive")
 
 
 _UNARY_OPS: Final = frozenset(map(int, UnaryOp))
@@ -218,9 +233,11 @@ _PARAMS: Final[dict[Op, Callable[[Tensor], None]]] = {
     Op.CLAMP: _clamp,
     Op.ARGSORT: _sort_order,
     Op.DIAG_MASK_INF: _n_past,
+    Op.DIAG_MASK_ZERO: _n_past,
     Op.UNARY: _unary,
     Op.GLU: _glu,
     Op.SOFT_MAX: _attention,
     Op.FLASH_ATTN_EXT: _attention,
     Op.ROPE: _rope,
+    Op.ROPE_BACK: _rope,
 }

@@ -154,5 +154,19 @@ class GluOp(IntEnum):
     SWIGLU_CLAMP = 6
 
 
+class RopeMode(IntEnum):
+    """Which elements of a row ROPE turns together: neighbours (NORM) or the two halves of the part
+    that turns. In the last three, of which each has the bit of MROPE, a token has four positions.
+    MROPE gives them to sections of pairs, IMROPE to pairs in turn, and VISION to sections that
+    each begin at the lowest frequency number; it turns the halves of the whole row.
+    """
+
+    NORM = 0
+    NEOX = 2
+    MROPE = 8
+    VISION = 24
+    IMROPE = 40
+
+
 VIEW_OPS = frozenset({Op.NONE, Op.RESHAPE, Op.VIEW, Op.PERMUTE, Op.TRANSPOSE})
 FORBIDDEN_OPS = frozenset({Op.MAP_CUSTOM1, Op.MAP_CUSTOM2, Op.MAP_CUSTOM3, Op.CUSTOM})

@@ -7,9 +7,9 @@ llama.cpp b11434. Views, CONT, CPY and REPEAT are not here: their caller chooses
 """
 
 from app.errors import GraphError
-from app.ggml import shapes_recurrent
+from app.ggml import shapes_arrange, shapes_recurrent
 from app.ggml.op_params import Params, RopeParams
-from app.ggml.ops import Op
+from app.ggml.ops import Op, RopeMode
 from app.ggml.shape_checks import InferFn, Inferred, Sources, can_repeat
 from app.ggml.shape_checks import check as _check
 from app.ggml.shape_checks import source as _source
@@ -75,16 +75,25 @@ def _set_rows(op: Op, sources: Sources, params: Params) -> Inferred:
 def _rope(op: Op, sources: Sources, params: Params) -> Inferred:
     a, b = _source(op, sources, 0), _source(op, sources, 1)
     rope = RopeParams.unpack(params)
-    fits = b.type == GGMLType.I32 and b.ne == (a.ne[2], 1, 1, 1)
-    _check(fits, op, a, b, want="I32 positions [ne2]")
+    per_token = 4 if rope.mode & RopeMode.MROPE else 1
+    fits = b.type == GGMLType.I32 and b.ne == (per_token * a.ne[2], 1, 1, 1)
+    _check(fits, op, a, b, want=f"{per_token} I32 positions for each of ne2")
     in_row = rope.n_dims > 0 and rope.n_offs >= 0 and rope.n_offs + rope.n_dims <= a.ne[0]
     even = rope.n_dims % 2 == 0 and rope.n_offs % 2 == 0
     _check(in_row and even, op, a, want=f"even n_dims {rope.n_dims} within the row")
+    n_pairs = rope.n_dims // 2
+    if rope.mode == RopeMode.VISION:
+        n_pairs = rope.n_dims
+        fits = a.ne[0] == 2 * n_pairs and rope.n_offs == 0
+        _check(fits, op, a, want=f"n_dims {rope.n_dims} of half a row")
+    if rope.mode & RopeMode.MROPE:
+        total = sum(rope.sections)
+        _check(total <= a.ne[0], op, a, want=f"sections of {total} within the row")
     factors = sources[2] if len(sources) > 2 else None
     if factors is not None:
-        long_enough = factors.ne[0] >= rope.n_dims // 2 and 0 not in factors.ne
+        long_enough = factors.ne[0] >= n_pairs and 0 not in factors.ne
         fits = factors.type == GGMLType.F32 and long_enough
-        _check(fits, op, a, factors, want="F32 frequency factors [n_dims/2]")
+        _check(fits, op, a, factors, want=f"F32 frequency factors [{n_pairs}]")
     return a.type, a.ne
 
 
@@ -251,8 +260,10 @@ INFER: dict[Op, InferFn] = {
     Op.GET_ROWS: _get_rows,
     Op.SET_ROWS: _set_rows,
     Op.ROPE: _rope,
+    Op.ROPE_BACK: _rope,
     Op.SOFT_MAX: _soft_max,
     Op.FLASH_ATTN_EXT: _flash_attn,
     Op.GLU: _glu,
+    **shapes_arrange.INFER,
     **shapes_recurrent.INFER,
 }

@@ -11,14 +11,14 @@ from typing import Final
 from app.errors import ModelFormatError, UnsupportedError
 from app.ggml.gguf_file import Metadata
 from app.ggml.op_params import RopeParams
-from app.ggml.ops import GluOp
+from app.ggml.ops import GluOp, RopeMode
 from app.ggml.tensor import Tensor
 from app.models.attention import attention
 from app.models.base import StageContext, TensorSpec
 from app.models.blocks import feed_forward, label, norm, pick_outputs
 from app.models.hparams import HParams
 from app.models.metadata import f32, size, sizes_per_layer, wrong_value
-from app.models.rope import RopeMode, read_rope
+from app.models.rope import read_rope
 from app.models.unsupported import refuse_unsupported
 
 MAX_LAYERS: Final = 512

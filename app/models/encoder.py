@@ -12,6 +12,7 @@ from typing import Final, NoReturn
 
 from app.errors import UnsupportedError
 from app.ggml.gguf_file import Metadata
+from app.ggml.ops import RopeMode
 from app.ggml.tensor import Tensor
 from app.ggml.types import GGMLType
 from app.models.attention import attention
@@ -21,7 +22,6 @@ from app.models.dense import dense_hparams
 from app.models.hparams import HParams
 from app.models.metadata import size, wrong_value
 from app.models.pooling import n_labels
-from app.models.rope import RopeMode
 
 CAUSAL_KEY: Final = "attention.causal"
 EPS_KEY: Final = "attention.layer_norm_epsilon"

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from app.ggml.gguf_file import Metadata
-from app.ggml.ops import GluOp
+from app.ggml.ops import GluOp, RopeMode
 from app.ggml.tensor import Tensor
 from app.models.attention import attention
 from app.models.base import StageContext, TensorSpec
@@ -19,7 +19,7 @@ from app.models.blocks import feed_forward, label, lm_head, norm, pick_outputs
 from app.models.dense import dense_hparams, dense_tensors
 from app.models.hparams import HParams
 from app.models.metadata import f32, layer_array, u32
-from app.models.rope import RopeMode, read_freq_base
+from app.models.rope import read_freq_base
 
 WINDOW_KEY: Final = "attention.sliding_window"
 SOFTCAP_KEY: Final = "final_logit_softcapping"

@@ -6,12 +6,12 @@ Rotation of neighbouring pairs, with frequency factors where the file has "rope_
 """
 
 from app.ggml.gguf_file import Metadata
+from app.ggml.ops import RopeMode
 from app.ggml.tensor import Tensor
 from app.models.base import StageContext, TensorSpec
 from app.models.blocks import lm_head
 from app.models.dense import dense_hparams, dense_layer, dense_tensors
 from app.models.hparams import HParams
-from app.models.rope import RopeMode
 
 BIASES = ("attn_output", "ffn_gate", "ffn_up", "ffn_down")
 

@@ -5,7 +5,7 @@ biases.
 """
 
 from app.ggml.gguf_file import Metadata
-from app.ggml.ops import GluOp
+from app.ggml.ops import GluOp, RopeMode
 from app.ggml.tensor import Tensor
 from app.models.base import StageContext, TensorSpec
 from app.models.blocks import feed_forward
@@ -17,7 +17,6 @@ from app.models.encoder import (
     no_logits,
 )
 from app.models.hparams import HParams
-from app.models.rope import RopeMode
 
 
 def hparams(metadata: Metadata) -> HParams:

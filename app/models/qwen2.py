@@ -5,12 +5,12 @@ Like llama, but with biases on Q, K and V and rotation of the two halves of a he
 """
 
 from app.ggml.gguf_file import Metadata
+from app.ggml.ops import RopeMode
 from app.ggml.tensor import Tensor
 from app.models.base import StageContext, TensorSpec
 from app.models.blocks import lm_head
 from app.models.dense import dense_hparams, dense_layer, dense_tensors
 from app.models.hparams import HParams
-from app.models.rope import RopeMode
 
 
 def hparams(metadata: Metadata) -> HParams:

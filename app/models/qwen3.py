@@ -7,13 +7,13 @@ head is its own number rather than n_embd / n_head. A reranker has a matrix of t
 from dataclasses import replace
 
 from app.ggml.gguf_file import Metadata
+from app.ggml.ops import RopeMode
 from app.ggml.tensor import Tensor
 from app.models.base import StageContext, TensorSpec
 from app.models.blocks import lm_head
 from app.models.dense import dense_hparams, dense_layer, dense_tensors
 from app.models.hparams import HParams
 from app.models.pooling import n_labels
-from app.models.rope import RopeMode
 
 
 def hparams(metadata: Metadata) -> HParams:

@@ -8,12 +8,12 @@ llama-model.cpp (load_hparams) and llama-context.cpp of llama.cpp b11434.
 
 import math
 import reprlib
-from enum import IntEnum
 from typing import Final
 
 from app.errors import UnsupportedError
 from app.ggml.gguf_file import Metadata
 from app.ggml.op_params import RopeParams
+from app.ggml.ops import RopeMode
 from app.models.metadata import f32, size, text, wrong_value
 
 SCALING_TYPES: Final = ("none", "linear", "yarn")
@@ -23,13 +23,6 @@ BETA_FAST: Final = 32.0
 BETA_SLOW: Final = 1.0
 MIN_FREQ_BASE: Final = 2.0
 DEFAULT_FREQ_BASE: Final = 10000.0
-
-
-class RopeMode(IntEnum):
-    """Which elements of a head are rotated together: neighbours, or the two halves."""
-
-    NORM = 0
-    NEOX = 2
 
 
 def read_rope(

@@ -14,6 +14,7 @@ import numpy as np
 from app.ggml.op_params import AttentionParams, Params, RopeParams
 from app.ggml.ops import GluOp, Op, UnaryOp
 from app.ggml.types import MODEL_TYPES, TRAITS, GGMLType
+from tests.kernels.cases_arrange import ARRANGE_CASES
 from tests.kernels.cases_recurrent import RECURRENT_CASES
 from tests.kernels.harness import Case, Source, below, mask, masked_rows, normal
 from tests.kernels.oracle import UNARY
@@ -98,8 +99,10 @@ def _unary_cases() -> list[Case]:
             Case(f"UNARY-{f.name}-ties", Op.UNARY, (ties,), Params.pack("i", f), exact=True)
         )
     silu = Params.pack("i", UnaryOp.SILU)
+    xielu = Params.pack("i4f", UnaryOp.XIELU, 1.3, 0.9, 0.5, -1e-6)
     cases += [
         Case("UNARY-inplace", Op.UNARY, (x,), silu, inplace=0),
+        Case("UNARY-XIELU", Op.UNARY, (x,), xielu, nmse=1e-11),
         Case("UNARY-f16", Op.UNARY, (replace(x, type=F16),), silu, nmse=F16_NMSE),
         Case("UNARY-permuted", Op.UNARY, (replace(x, permute=(0, 2, 3, 1)),), silu),
     ]
@@ -288,6 +291,41 @@ def _rope_cases() -> list[Case]:
     return cases
 
 
+def _rope_modes_cases() -> list[Case]:
+    """Modes in which a token has four positions, and turning back."""
+    plain = RopeParams(16, 8, 512, 10000.0, 1.0, 0.0, 1.0, 32.0, 1.0, sections=(3, 2, 4, 1))
+    x, positions = Source((32, 3, 5, 2)), Source((20,), I32, below(900))
+    factors = Source((16,), fill=_positive)
+    variants = {
+        "mrope": plain,
+        "mrope-no-fourth": replace(plain, n_dims=32, sections=(8, 4, 4, 0)),
+        "mrope-offset": replace(plain, n_offs=8),
+        "mrope-again": replace(plain, n_dims=32, sections=(2, 1, 1, 1)),
+        "imrope": replace(plain, mode=40, n_dims=32, sections=(6, 5, 5, 0)),
+        "imrope-rest": replace(plain, mode=40, n_dims=32, sections=(4, 2, 3, 3)),
+        "vision": replace(plain, mode=24, sections=(8, 8, 0, 0)),
+        "vision-again": replace(plain, mode=24, sections=(2, 3, 1, 0)),
+        "vision-four": replace(plain, mode=24, sections=(4, 3, 5, 4)),
+    }
+    yarn = {"freq_scale": 0.25, "ext_factor": 1.0, "attn_factor": 0.8, "n_ctx_orig": 128}
+    cases = []
+    for name, rope in variants.items():
+        params, stretched = rope.pack(), replace(rope, **yarn).pack()
+        three, f16 = (x, positions, factors), (replace(x, type=F16), positions)
+        cases += [
+            Case(f"ROPE-{name}", Op.ROPE, (x, positions), params, nmse=1e-11),
+            Case(f"ROPE-{name}-factors", Op.ROPE, three, params, inplace=0, nmse=1e-11),
+            Case(f"ROPE-{name}-yarn", Op.ROPE, (x, positions), stretched, nmse=1e-11),
+            Case(f"ROPE-{name}-f16", Op.ROPE, f16, params, nmse=F16_NMSE),
+            Case(f"ROPE_BACK-{name}", Op.ROPE_BACK, three, params, nmse=1e-11),
+        ]
+    for mode in (0, 2):
+        one = (x, Source((5,), I32, below(900)))
+        params = replace(plain, mode=mode, n_dims=20).pack()
+        cases.append(Case(f"ROPE_BACK-{mode}", Op.ROPE_BACK, one, params, nmse=1e-11))
+    return cases
+
+
 def _softmax_cases() -> list[Case]:
     x = Source((40, 5, 6, 2))
     sinks = Source((6,))
@@ -431,6 +469,11 @@ def _copy_cases() -> list[Case]:
         ne[dim] = 5
         sources = (Source((4, 3, 2, 2), gap=1), Source(tuple(ne)))
         cases.append(Case(f"CONCAT-{dim}", Op.CONCAT, sources, Params.pack("i", dim), exact=True))
+        blocks = [64, 3, 2, 2]
+        blocks[dim] = 96 if dim == 0 else 5
+        two = (Source((64, 3, 2, 2), Q8_0, gap=1), Source(tuple(blocks), Q8_0))
+        name = f"CONCAT-{dim}-Q8_0"
+        cases.append(Case(name, Op.CONCAT, two, Params.pack("i", dim), exact=True))
     return cases
 
 
@@ -461,9 +504,11 @@ CASES: Final = [
     *_expert_cases(),
     *_row_cases(),
     *_rope_cases(),
+    *_rope_modes_cases(),
     *_softmax_cases(),
     *_attention_cases(),
     *_copy_cases(),
     *_reduce_cases(),
     *RECURRENT_CASES,
+    *ARRANGE_CASES,
 ]

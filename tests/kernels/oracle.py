@@ -14,7 +14,7 @@ from app.ggml.op_params import Params, RopeParams
 from app.ggml.ops import GluOp, Op, UnaryOp
 from app.ggml.tensor import make_shape
 from app.ggml.types import GGMLType
-from tests.kernels import oracle_recurrent
+from tests.kernels import oracle_arrange, oracle_recurrent
 from tests.kernels.harness import Array, Case
 
 Values = list[Array | None]
@@ -106,6 +106,17 @@ UNARY: dict[UnaryOp, Callable[[Array], Array]] = {
     UnaryOp.ROUND: lambda x: np.sign(x) * np.floor(np.abs(x) + 0.5),
     UnaryOp.TRUNC: np.trunc,
 }
+
+
+def _xielu(x: Array, params: Params) -> Array:
+    negative, positive, beta, eps = (params.f32(i) for i in (1, 2, 3, 4))
+    below = (np.expm1(np.minimum(x, eps)) - x) * negative + beta * x
+    return np.where(x > 0, positive * x * x + beta * x, below)
+
+
+def _unary(x: Array, params: Params) -> Array:
+    kind = UnaryOp(params.i32(0))
+    return _xielu(x, params) if kind == UnaryOp.XIELU else UNARY[kind](x)
 
 
 def _glu(values: Values, case: Case) -> Array:
@@ -202,18 +213,35 @@ def _yarn(rope: RopeParams, pair: int, angle: float) -> tuple[float, float]:
     return mixed, rope.attn_factor * (1 + 0.1 * math.log(1 / rope.freq_scale))
 
 
+def _rope_stream(rope: RopeParams, pair: int) -> tuple[int, int]:
+    """Which position turns a pair, and the number of its frequency."""
+    if not rope.mode & 8:
+        return 0, pair
+    sections, total = rope.sections, sum(rope.sections)
+    sector = pair % total
+    if rope.mode == 40:
+        stream = sector % 3
+        return (stream if sector < 3 * sections[stream] else 3), pair
+    stream = next(i for i in range(4) if sector < sum(sections[: i + 1]))
+    return stream, (sector - sum(sections[:stream]) if rope.mode == 24 else pair)
+
+
 def _rope(values: Values, case: Case) -> Array:
     rope = RopeParams.unpack(case.params)
-    x, positions, factors = _get(values, 0), _get(values, 1).ravel(), _maybe(values, 2)
+    x, factors = _get(values, 0), _maybe(values, 2)
+    positions = _get(values, 1).reshape(-1, x.shape[1])
+    back = -1 if case.op == Op.ROPE_BACK else 1
     result = x.copy()
-    for pair in range(rope.n_dims // 2):
-        frequency = rope.freq_base ** (-2 * pair / rope.n_dims)
+    half = rope.n_dims if rope.mode == 24 else rope.n_dims // 2
+    for pair in range(half):
+        stream, number = _rope_stream(rope, pair)
+        frequency = rope.freq_base ** (-2 * number / rope.n_dims)
         factor = 1.0 if factors is None else factors[0, 0, 0, pair]
         first = rope.n_offs + (2 * pair if rope.mode == 0 else pair)
-        second = first + (1 if rope.mode == 0 else rope.n_dims // 2)
-        for token, position in enumerate(positions):
+        second = first + (1 if rope.mode == 0 else half)
+        for token, position in enumerate(positions[stream]):
             angle, size = _yarn(rope, pair, position * frequency / factor)
-            cos, sin = math.cos(angle) * size, math.sin(angle) * size
+            cos, sin = math.cos(angle) * size, math.sin(angle) * size * back
             a, b = x[:, token, :, first], x[:, token, :, second]
             result[:, token, :, first] = a * cos - b * sin
             result[:, token, :, second] = a * sin + b * cos
@@ -307,6 +335,7 @@ def _diag_mask_inf(values: Values, case: Case) -> Array:
 
 
 ORACLES: dict[Op, Oracle] = {
+    **oracle_arrange.ORACLES,
     **oracle_recurrent.ORACLES,
     Op.ADD: _binary(np.add),
     Op.ADD1: _binary(np.add),
@@ -321,7 +350,7 @@ ORACLES: dict[Op, Oracle] = {
     Op.LOG: _one(lambda x, p: np.log(x)),
     Op.SIN: _one(lambda x, p: np.sin(x)),
     Op.COS: _one(lambda x, p: np.cos(x)),
-    Op.UNARY: _one(lambda x, p: UNARY[UnaryOp(p.i32(0))](x)),
+    Op.UNARY: _one(_unary),
     Op.GLU: _glu,
     Op.NORM: _one(_norm),
     Op.RMS_NORM: _one(_rms_norm),
@@ -338,6 +367,7 @@ ORACLES: dict[Op, Oracle] = {
     Op.GET_ROWS: _get_rows,
     Op.SET_ROWS: _set_rows,
     Op.ROPE: _rope,
+    Op.ROPE_BACK: _rope,
     Op.SOFT_MAX: _soft_max,
     Op.FLASH_ATTN_EXT: _flash_attn,
     Op.DUP: _copy,

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from app.ggml.op_params import Params, RopeParams
-from app.ggml.ops import GluOp, Op, UnaryOp
+from app.ggml.ops import GluOp, Op, RopeMode, UnaryOp
 from app.ggml.tensor import Tensor
 from app.ggml.types import TRAITS, GGMLType, row_size
-from app.kernels.cpu.layout import Kind, TypeSupport
+from app.kernels.cpu.layout import MAX_SOURCES, Kind, TypeSupport
 from app.kernels.cpu.library import NativeLibrary
 from app.kernels.cpu.step import Ref, Scratch, StepSpec
 
@@ -68,8 +68,10 @@ class Emitter:
 
 
 def simple(ctx: EmitContext, node: Tensor, kind: Kind, params: Params | None = None) -> StepSpec:
-    """Make the step that reads all sources of a node and writes the node."""
-    src = tuple(None if s is None else ctx.ref(s) for s in node.src)
+    """Make the step that reads the sources of a node, as many as a kernel knows, and writes the
+    node.
+    """
+    src = tuple(None if s is None else ctx.ref(s) for s in node.src[:MAX_SOURCES])
     return StepSpec(kind, ctx.index, params or node.params, ctx.ref(node), src, node.n_elements)
 
 
@@ -129,6 +131,8 @@ def _rope(ctx: EmitContext, node: Tensor) -> None:
 
 def _accepts_rope(lib: NativeLibrary, node: Tensor) -> bool:
     rope = RopeParams.unpack(node.params)
+    if rope.mode not in (RopeMode.NORM, RopeMode.NEOX):
+        return False
     positive = rope.freq_scale > 0 and rope.freq_base > 1 and rope.n_ctx_orig > 0
     if rope.ext_factor != 0.0 and not (positive and rope.beta_fast > 0 and rope.beta_slow > 0):
         return False

@@ -32,6 +32,9 @@ DTYPES: dict[GGMLType, torch.dtype] = {
 FLOATS = frozenset({GGMLType.F32, GGMLType.F16, GGMLType.BF16})
 READABLE = FLOATS | dequant.TYPES
 
+# Most matrices of a node whose kernel makes steps for each: a client's memory holds many more.
+MAX_PLANES = 1 << 16
+
 
 class Weight(Protocol):
     """A tensor that is converted to float32 at most once while its bytes stay the same."""
@@ -131,6 +134,12 @@ def repeat_views(small: torch.Tensor, large: torch.Tensor) -> tuple[torch.Tensor
             small_shape.append(n)
             large_shape.append(m)
     return small.view(*small_shape), large_shape
+
+
+def too_many_planes(node: Tensor) -> str | None:
+    """Return why a node may not have so many matrices [ne0, ne1], or None."""
+    n = node.ne[2] * node.ne[3]
+    return None if n <= MAX_PLANES else f"{n} matrices, expected up to {MAX_PLANES}"
 
 
 def types_in(node: Tensor, allowed: frozenset[GGMLType], *sources: int) -> str | None:

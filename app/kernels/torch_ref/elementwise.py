@@ -11,6 +11,7 @@ from functools import partial
 import torch
 from torch.nn import functional
 
+from app.ggml.op_params import Params
 from app.ggml.ops import Op, UnaryOp
 from app.ggml.tensor import Tensor
 from app.kernels.table import Kernel, Steps
@@ -106,7 +107,16 @@ def _apply(function: Callable[[torch.Tensor], torch.Tensor], ctx: Context, node:
     return [*steps, lambda: result.copy_(function(source))]
 
 
+def _xielu(params: Params, x: torch.Tensor) -> torch.Tensor:
+    """A parabola above zero and an exponential below, both plus beta * x."""
+    negative, positive, beta, eps = (params.f32(i) for i in (1, 2, 3, 4))
+    below = (torch.expm1(x.clamp(max=eps)) - x) * negative
+    return torch.where(x > 0, positive * x * x, below) + beta * x
+
+
 def _unary(ctx: Context, node: Tensor) -> Steps:
+    if node.params.i32(0) == UnaryOp.XIELU:
+        return _apply(partial(_xielu, node.params), ctx, node)
     return _apply(UNARY[UnaryOp(node.params.i32(0))], ctx, node)
 
 
@@ -116,9 +126,8 @@ def _function(ctx: Context, node: Tensor) -> Steps:
 
 def _unary_supported(node: Tensor) -> str | None:
     kind = node.params.i32(0)
-    if kind not in UNARY:
-        name = UnaryOp(kind).name if kind in UnaryOp._value2member_map_ else str(kind)
-        return f"function {name}, expected one of {', '.join(f.name for f in UNARY)}"
+    if kind not in UnaryOp._value2member_map_:
+        return f"function {kind}, expected one of {', '.join(f.name for f in UnaryOp)}"
     return _one(node)
 
 

@@ -1,4 +1,4 @@
-"""MUL_MAT: rows of src0 [k, n] times rows of src1 [k, m] → F32 [n, m], in float32.
+"""MUL_MAT: rows of src0 [k, n] times rows of src1 [k, m] → F32 [n, m], in float32; OUT_PROD.
 
 src0 may be of any readable type; one that this graph does not write to is a weight, of which the
 device keeps a float32 copy while there is room. Without room it is decoded again in pieces of rows.
@@ -23,6 +23,7 @@ from app.kernels.torch_ref.context import (
     as_float,
     reshaped,
     target,
+    too_many_planes,
 )
 
 _PIECE_ELEMENTS = 1 << 20
@@ -121,12 +122,30 @@ def _fetch(weight: Weight, matrices: torch.Tensor, steps: Steps) -> Step:
     return step
 
 
+def _out_prod(ctx: Context, node: Tensor) -> Steps:
+    """a [m, k, b2, b3], b [n, k, c2, c3] → [m, n, c2, c3]; planes of a repeat as in a product."""
+    a, b = node.require(0), node.require(1)
+    left, steps = as_float(ctx, a)
+    right, more = as_float(ctx, b)
+    c3, c2 = right.shape[:2]
+    b3, b2 = left.shape[:2]
+    columns = left.unsqueeze(1).expand(b3, c3 // b3, *left.shape[1:]).flatten(0, 1).unsqueeze(2)
+    rows = right.transpose(2, 3).unflatten(1, (b2, c2 // b2))
+    result = ctx.view(node).view(c3, b2, c2 // b2, *node.ne[1::-1])
+    return [*steps, *more, lambda: result.copy_(torch.matmul(rows, columns))]
+
+
 def _supported(node: Tensor) -> str | None:
     for index in (0, 1):
         source = node.require(index)
         if source.type not in READABLE:
             return f"type {source.type.name} of source {index} cannot be decoded"
-    return None if node.type == GGMLType.F32 else f"result {node.type.name}, expected F32"
+    if node.type != GGMLType.F32:
+        return f"result {node.type.name}, expected F32"
+    return too_many_planes(node)
 
 
-KERNELS: dict[Op, Kernel[Context]] = {Op.MUL_MAT: Kernel(_mul_mat, _supported)}
+KERNELS: dict[Op, Kernel[Context]] = {
+    Op.MUL_MAT: Kernel(_mul_mat, _supported),
+    Op.OUT_PROD: Kernel(_out_prod, _supported),
+}

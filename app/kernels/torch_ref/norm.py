@@ -1,4 +1,4 @@
-"""NORM, RMS_NORM and L2_NORM over rows.
+"""NORM, RMS_NORM and L2_NORM over rows, GROUP_NORM over groups of channels.
 
 Rows are read once for their statistics and once to be scaled, so the result may be the memory of
 the source.
@@ -60,6 +60,26 @@ def _norm(ctx: Context, node: Tensor) -> Steps:
     ]
 
 
+def _group_norm(ctx: Context, node: Tensor) -> Steps:
+    """Channels (dimension 2) form groups of equal size; the last one may be smaller."""
+    x, result = ctx.view(node.require(0)), ctx.view(node)
+    eps, size = node.params.f32(1), -(-x.shape[1] // node.params.i32(0))
+    whole = x.shape[1] // size * size
+    pieces = [(slice(0, whole), size), (slice(whole, None), x.shape[1] - whole)]
+    pairs = [
+        (x[:, part].unflatten(1, (-1, n)), result[:, part].unflatten(1, (-1, n)))
+        for part, n in pieces
+        if n > 0
+    ]
+
+    def step() -> None:
+        for source, out in pairs:
+            variance, mean = torch.var_mean(source, (2, 3, 4), correction=0, keepdim=True)
+            out.copy_((source - mean) * torch.rsqrt(variance + eps))
+
+    return [step]
+
+
 def _supported(node: Tensor) -> str | None:
     return types_in(node, _F32, 0)
 
@@ -68,4 +88,5 @@ KERNELS: dict[Op, Kernel[Context]] = {
     Op.NORM: Kernel(_norm, _supported),
     Op.RMS_NORM: Kernel(_rms_norm, _supported),
     Op.L2_NORM: Kernel(_l2_norm, _supported),
+    Op.GROUP_NORM: Kernel(_group_norm, _supported),
 }

@@ -2,6 +2,7 @@
 
 from app.kernels.table import KernelTable
 from app.kernels.torch_ref import (
+    arrange,
     attention,
     copy,
     deepseek,
@@ -20,6 +21,7 @@ from app.kernels.torch_ref import (
 from app.kernels.torch_ref.context import Context
 
 _MODULES = (
+    arrange,
     attention,
     copy,
     deepseek,

@@ -1,4 +1,5 @@
-"""ROPE: rotary position embedding, modes NORM (0) and NEOX (2), with frequency factors and YaRN.
+"""ROPE: rotary position embedding in every mode, with frequency factors and YaRN; ROPE_BACK turns
+back.
 
 The angles depend on the positions and the parameters only, so the nodes of one run that share them
 share one table of cosines and sines. The angles are computed in float64 where the device has it:
@@ -12,25 +13,60 @@ from functools import partial
 import torch
 
 from app.ggml.op_params import RopeParams
-from app.ggml.ops import Op
+from app.ggml.ops import Op, RopeMode
 from app.ggml.tensor import Tensor
 from app.ggml.types import GGMLType
 from app.kernels.table import Kernel, Steps
 from app.kernels.torch_ref.context import Context, types_in
 
-NORM, NEOX = 0, 2
 _TYPES = frozenset({GGMLType.F32, GGMLType.F16})
 
 
-def frequencies(rope: RopeParams) -> tuple[list[float], float]:
-    """Return the angle per position of each pair [n_dims / 2], and the factor on the result."""
-    half = rope.n_dims // 2
-    base = [rope.freq_base ** (-2.0 * i / rope.n_dims) for i in range(half)]
+def n_pairs(rope: RopeParams) -> int:
+    """Pairs that turn in each row."""
+    return rope.n_dims if rope.mode == RopeMode.VISION else rope.n_dims // 2
+
+
+def streams(rope: RopeParams) -> tuple[list[int], list[int]]:
+    """Return for each pair which of a token's four positions turns it, and its frequency number."""
+    pairs = range(n_pairs(rope))
+    if not rope.mode & RopeMode.MROPE:
+        return [0 for _ in pairs], list(pairs)
+    total = sum(rope.sections)
+    choose = _interleaved if rope.mode == RopeMode.IMROPE else _in_sections
+    chosen = [choose(pair % total, rope.sections) for pair in pairs]
+    if rope.mode != RopeMode.VISION:
+        return chosen, list(pairs)
+    starts = [sum(rope.sections[:i]) for i in range(4)]
+    since, numbers = [0, 0, 0, 0], []
+    for pair, stream in zip(pairs, chosen, strict=True):
+        if pair % total in starts:
+            since[starts.index(pair % total)] = pair
+        numbers.append(pair - since[stream])
+    return chosen, numbers
+
+
+def _in_sections(sector: int, sections: tuple[int, int, int, int]) -> int:
+    ends = [sum(sections[: i + 1]) for i in range(3)]
+    return sum(sector >= end for end in ends)
+
+
+def _interleaved(sector: int, sections: tuple[int, int, int, int]) -> int:
+    stream = sector % 3
+    return stream if sector < 3 * sections[stream] else 3
+
+
+def frequencies(rope: RopeParams, numbers: list[int]) -> tuple[list[float], float]:
+    """Return the angle per position of each pair [n_pairs] by its frequency number, and the factor
+    on the result.
+    """
+    base = [rope.freq_base ** (-2.0 * i / rope.n_dims) for i in numbers]
     if rope.ext_factor == 0.0:
         return [f * rope.freq_scale for f in base], rope.attn_factor
     low, high = _correction_range(rope)
     span = max(0.001, high - low)
-    mixes = [(1.0 - min(1.0, max(0.0, (i - low) / span))) * rope.ext_factor for i in range(half)]
+    ramps = [1.0 - min(1.0, max(0.0, (i - low) / span)) for i in range(len(base))]
+    mixes = [ramp * rope.ext_factor for ramp in ramps]
     scaled = [f * (rope.freq_scale * (1.0 - m) + m) for f, m in zip(base, mixes, strict=True)]
     return scaled, rope.attn_factor * (1.0 + 0.1 * math.log(1.0 / rope.freq_scale))
 
@@ -49,21 +85,25 @@ def _correction_range(rope: RopeParams) -> tuple[float, float]:
 def _table(
     ctx: Context, rope: RopeParams, positions: Tensor, factors: Tensor | None
 ) -> tuple[tuple[torch.Tensor, torch.Tensor], Steps]:
-    """Make cosines and sines F32 (tokens, 1, n_dims / 2)."""
+    """Make cosines and sines F32 (tokens, 1, n_pairs)."""
     wide = torch.float32 if ctx.device.type == "mps" else torch.float64
-    values, magnitude = frequencies(rope)
+    chosen, numbers = streams(rope)
+    values, magnitude = frequencies(rope, numbers)
     frequency = ctx.constant(values, wide)
-    tokens, half = positions.ne[0], rope.n_dims // 2
-    where = ctx.kept((tokens, 1, 1), wide)
-    angle = ctx.kept((tokens, 1, half), wide)
-    cos, sin = ctx.kept((tokens, 1, half)), ctx.kept((tokens, 1, half))
-    source = ctx.view(positions).view(tokens, 1, 1)
-    steps: Steps = [
-        partial(where.copy_, source),
-        partial(torch.mul, where, frequency, out=angle),
-    ]
+    per_token, pairs = (4 if rope.mode & RopeMode.MROPE else 1), len(values)
+    tokens = positions.ne[0] // per_token
+    where = ctx.kept((per_token, tokens), wide)
+    angle = ctx.kept((tokens, 1, pairs), wide)
+    cos, sin = ctx.kept((tokens, 1, pairs)), ctx.kept((tokens, 1, pairs))
+    steps: Steps = [partial(where.copy_, ctx.view(positions).view(per_token, tokens))]
+    if per_token == 1:
+        steps.append(partial(torch.mul, where.view(tokens, 1, 1), frequency, out=angle))
+    else:
+        stream = ctx.constant(chosen, torch.int64)
+        flat = angle.view(tokens, pairs)
+        steps.append(lambda: torch.mul(where[stream].t(), frequency, out=flat))
     if factors is not None:
-        steps.append(partial(angle.div_, ctx.view(factors)[0, 0, 0, :half]))
+        steps.append(partial(angle.div_, ctx.view(factors)[0, 0, 0, :pairs]))
     steps += [partial(torch.cos, angle, out=cos), partial(torch.sin, angle, out=sin)]
     if magnitude != 1.0:
         steps += [partial(cos.mul_, magnitude), partial(sin.mul_, magnitude)]
@@ -83,19 +123,21 @@ def _rope(ctx: Context, node: Tensor) -> Steps:
         wide = ctx.scratch(x.shape)
         steps.append(partial(wide.copy_, x))
         x = wide
-    steps += _rotate(ctx, rope, x, result, cos, sin)
-    for start, end in ((0, rope.n_offs), (rope.n_offs + rope.n_dims, source.ne[0])):
+    direction = -1 if node.op == Op.ROPE_BACK else 1
+    steps += _rotate(ctx, rope, x, result, cos, sin, direction)
+    for start, end in ((0, rope.n_offs), (rope.n_offs + 2 * n_pairs(rope), source.ne[0])):
         if end > start and result.data_ptr() != x.data_ptr():
             steps.append(partial(result[..., start:end].copy_, x[..., start:end]))
     return steps
 
 
 def _pairs(rope: RopeParams, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the two halves of each pair: neighbours (NORM) or half a row apart (NEOX)."""
-    part = x[..., rope.n_offs : rope.n_offs + rope.n_dims]
-    if rope.mode == NORM:
+    """Return the two parts of each pair: neighbours, or half of what turns apart."""
+    n = n_pairs(rope)
+    part = x[..., rope.n_offs : rope.n_offs + 2 * n]
+    if rope.mode == RopeMode.NORM:
         return part[..., 0::2], part[..., 1::2]
-    return part[..., : rope.n_dims // 2], part[..., rope.n_dims // 2 :]
+    return part[..., :n], part[..., n:]
 
 
 def _rotate(
@@ -105,23 +147,38 @@ def _rotate(
     result: torch.Tensor,
     cos: torch.Tensor,
     sin: torch.Tensor,
+    direction: int,
 ) -> Steps:
-    """Turn each pair; both products of the first half come before anything is written."""
+    """Turn each pair, backwards for direction -1; both products of the first half come before
+    anything is written.
+    """
     first, second = _pairs(rope, x)
     to_first, to_second = _pairs(rope, result)
     kept, crossed = ctx.scratch(first.shape), ctx.scratch(first.shape)
     return [
         partial(torch.mul, first, cos, out=kept),
         partial(torch.mul, first, sin, out=crossed),
-        partial(torch.addcmul, kept, second, sin, value=-1, out=to_first),
-        partial(torch.addcmul, crossed, second, cos, out=to_second),
+        partial(torch.addcmul, kept, second, sin, value=-direction, out=to_first),
+        partial(_cross, crossed, second, cos, to_second, direction),
     ]
+
+
+def _cross(
+    crossed: torch.Tensor,
+    second: torch.Tensor,
+    cos: torch.Tensor,
+    out: torch.Tensor,
+    direction: int,
+) -> None:
+    if direction < 0:
+        crossed.neg_()
+    torch.addcmul(crossed, second, cos, out=out)
 
 
 def _supported(node: Tensor) -> str | None:
     rope = RopeParams.unpack(node.params)
-    if rope.mode not in (NORM, NEOX):
-        return f"mode {rope.mode}, expected {NORM} or {NEOX}"
+    if rope.mode not in RopeMode._value2member_map_:
+        return f"mode {rope.mode}, expected one of {', '.join(m.name for m in RopeMode)}"
     if rope.ext_factor != 0.0 and not (
         rope.freq_scale > 0 and rope.freq_base > 1 and rope.n_ctx_orig > 0
     ):
@@ -136,4 +193,7 @@ def _supported(node: Tensor) -> str | None:
     return types_in(node, _TYPES, 0)
 
 
-KERNELS: dict[Op, Kernel[Context]] = {Op.ROPE: Kernel(_rope, _supported)}
+KERNELS: dict[Op, Kernel[Context]] = {
+    Op.ROPE: Kernel(_rope, _supported),
+    Op.ROPE_BACK: Kernel(_rope, _supported),
+}
