@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from app.cli.flags import table
 from app.cli.flags.completion import completion_script
 from app.cli.flags.config_files import config_paths, read_config_files
+from app.cli.flags.environment import heed_no_rdma
 from app.cli.hf_files import cache_folder, cached_models
 from app.cli.options import Command, read_command
 from app.cli.pipes import hush_stdout
@@ -35,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(text)
             return 0
         setup_logging(command.logs)
+        heed_no_rdma(os.environ)
         for file in files:
             _log.info("configuration from %s", file.path)
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)

@@ -1,5 +1,6 @@
 """Variables without a flag, that all three command lines know."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -9,6 +10,7 @@ from app.cli.flags.parser import Parsed
 from app.cli.flags.securing import SECRET
 from app.devices.registry import Executor
 from app.kernels.cpu.library import LEVELS
+from app.rpc_backend.rdma import keep_quiet
 from app.rpc_backend.wire.constants import HASH_THRESHOLD_BYTES, MIN_HASHED_BYTES
 
 _REFERENCE: Final = "reference"
@@ -33,7 +35,22 @@ CACHE_MIN_SIZE: Final = Option(
     f"cache, instead of {MIN_HASHED_BYTES} (towards stock workers {HASH_THRESHOLD_BYTES})",
 )
 
-ENVIRONMENT: Final = Group("environment", (CPU_LEVEL, CACHE_MIN_SIZE, SECRET))
+NO_RDMA: Final = Option(
+    dest="rpc_no_rdma",
+    names=(),
+    read=readers.text,
+    metavar="1",
+    env="GGML_RPC_NO_RDMA",
+    help="say nothing of peers that offer RDMA; they stay on TCP with and without it",
+)
+
+ENVIRONMENT: Final = Group("environment", (CPU_LEVEL, CACHE_MIN_SIZE, NO_RDMA, SECRET))
+
+
+def heed_no_rdma(environ: Mapping[str, str]) -> None:
+    """Leave the line on RDMA out where the variable is set; as in llama.cpp, to anything."""
+    if NO_RDMA.env in environ:
+        keep_quiet()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,11 @@ from app.rpc_backend.client.endpoint import Endpoint, connect
 from app.rpc_backend.client.greeting import AccessRefusedError, Credentials, greet
 from app.rpc_backend.client.secure import Trust, open_stream, remaining
 from app.rpc_backend.errors import RemoteProtocolError, VersionMismatchError
+from app.rpc_backend.rdma import decline
 from app.rpc_backend.streams.base import Stream
 from app.rpc_backend.wire.client_core import ClientCore
 from app.rpc_backend.wire.extensions import ErrorReply
-from app.rpc_backend.wire.messages import Message
+from app.rpc_backend.wire.messages import HelloReply, Message
 
 
 def shake_hands(
@@ -31,7 +32,9 @@ def shake_hands(
     stream = open_stream(connect(endpoint, deadline), endpoint, trust, deadline)
     core = ClientCore()
     try:
-        _exchange(stream, core, core.hello(), deadline)
+        hello = _exchange(stream, core, core.hello(), deadline)
+        if isinstance(hello, HelloReply):
+            decline(f"RPC worker {endpoint}", hello.capabilities)
         credentials = Credentials(trust.secret, stream.certificate_digest)
         greet(_asker(stream, core, deadline), core, credentials)
     except VersionMismatchError as error:
