@@ -307,10 +307,10 @@ def _rope_modes_cases() -> list[Case]:
         "vision-again": replace(plain, mode=24, sections=(2, 3, 1, 0)),
         "vision-four": replace(plain, mode=24, sections=(4, 3, 5, 4)),
     }
-    yarn = {"freq_scale": 0.25, "ext_factor": 1.0, "attn_factor": 0.8, "n_ctx_orig": 128}
     cases = []
     for name, rope in variants.items():
-        params, stretched = rope.pack(), replace(rope, **yarn).pack()
+        yarn = replace(rope, freq_scale=0.25, ext_factor=1.0, attn_factor=0.8, n_ctx_orig=128)
+        params, stretched = rope.pack(), yarn.pack()
         three, f16 = (x, positions, factors), (replace(x, type=F16), positions)
         cases += [
             Case(f"ROPE-{name}", Op.ROPE, (x, positions), params, nmse=1e-11),
