@@ -30,7 +30,7 @@ class MemoryLink:
         self._receive(self.raw(self.core.hello()))
 
     def raw(self, data: bytes) -> bytes:
-        """Give bytes to the worker and return what it sends.
+        """Give bytes to the worker and return what it sends until all that they ask is done.
 
         Raises: SessionError.
         """
@@ -43,6 +43,9 @@ class MemoryLink:
             room.release()
             answers += [bytes(piece) for piece in self.session.wrote(n)]
             data = data[n:]
+        for held in self.session.state.buffers:
+            held.event.wait()
+        answers += [bytes(piece) for piece in self.session.wrote(0)]
         return b"".join(answers)
 
     def call(self, message: m.Message, data: bytes = b"") -> m.Message | bytearray | None:

@@ -129,7 +129,7 @@ def test_a_graph_is_sent_once_and_named_afterwards(remote: RpcDevice) -> None:
     for _ in range(5):
         remote.compute(graph)
     remote.synchronize()
-    assert remote.connection.bytes_sent - before <= 5 * (9 + 12) + 13
+    assert remote.connection.bytes_sent - before <= 5 * (9 + 12) + 17 + 13
 
 
 def test_version_7_is_sent_a_graph_again_after_another(remote: RpcDevice) -> None:

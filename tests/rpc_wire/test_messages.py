@@ -82,6 +82,7 @@ EXTENSIONS: Final = [
     (x.Prove(bytes(range(32))), bytes(range(32))),
     (x.Ping(77), u64(77)),
     (x.DeviceFacts(1), u32(1)),
+    (x.WaitBuffer(5), u64(5)),
 ]
 ONLY_V7: Final = [
     (m.GraphRecompute(1), u32(1)),
@@ -121,6 +122,7 @@ REPLIES: Final = [
     ),
     (Cmd.PROVE, m.FlagReply(1), b"\x01"),
     (Cmd.PING, x.Ping(77), u64(77)),
+    (Cmd.WAIT_BUFFER, m.FlagReply(1), b"\x01"),
 ]
 
 

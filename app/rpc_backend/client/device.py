@@ -23,8 +23,8 @@ from app.rpc_backend.client.facts import DeviceFacts, read_facts
 from app.rpc_backend.client.upload import Upload
 from app.rpc_backend.errors import RemoteProtocolError
 from app.rpc_backend.wire import messages as m
-from app.rpc_backend.wire.extensions import WaitBuffer
 from app.rpc_backend.wire.extensions import DeviceFacts as DeviceFactsRequest
+from app.rpc_backend.wire.extensions import WaitBuffer
 from app.rpc_backend.wire.graph_codec import describe_graph
 from app.rpc_backend.wire.tensor import NOWHERE, NULL_TENSOR, Place, WireTensor, to_wire
 
@@ -265,11 +265,11 @@ class RpcDevice:
         Raises: DeviceLostError; what a worker of our own says of a request that failed.
         """
         connection = self._connection
-        if connection.is_extended:
-            requests = [WaitBuffer(buffer.handle) for buffer in self._buffers]
-            for answer in [connection.ask(request, m.FlagReply) for request in requests]:
-                answer.result()
+        handles = [buffer.handle for buffer in self._buffers] if connection.is_extended else []
+        answers = [connection.ask(WaitBuffer(handle), m.FlagReply) for handle in handles]
         connection.call(m.GetAlignment(self._index), m.SizeReply)
+        for answer in answers:
+            answer.result()
 
     def close(self) -> None:
         """Free all buffers; the last device of a connection closes it."""

@@ -124,6 +124,7 @@ COMMANDS: Final = (
     _row(Cmd.PROVE, x.Prove, "32s", _FLAG),
     _row(Cmd.PING, x.Ping, "Q", _PONG),
     _row(Cmd.DEVICE_FACTS, x.DeviceFacts, "I", Raw.TEXT),
+    _row(Cmd.WAIT_BUFFER, x.WaitBuffer, "Q", _FLAG),
 )
 
 _BY_NUMBER: Final = {v: {int(c.number): c for c in COMMANDS if v in c.versions} for v in VERSIONS}

@@ -33,6 +33,11 @@ sends HELLO in plain, before it closes.
 | 129 | PROVE | proof u8[32] | u8 (1 = right) |
 | 130 | PING | u64 | the same u64 |
 | 131 | DEVICE_FACTS | device u32 | JSON of any length up to 64 KiB (`client/facts.py`) |
+| 132 | WAIT_BUFFER | handle u64 | u8 (1: everything asked before that touches the buffer is done) |
+
+**Events.** Our worker reads on while its devices compute: a request waits for the graphs that touch
+the buffers that it touches, and for no others. So the reply to an unrelated request says nothing
+about a graph before it; WAIT_BUFFER's does.
 """
 
 import hmac
@@ -118,6 +123,13 @@ class DeviceFacts:
     """Ask what a device really is; the reply is JSON."""
 
     device: int
+
+
+@dataclass(frozen=True, slots=True)
+class WaitBuffer:
+    """Ask to be told when everything asked before that touches a buffer is done."""
+
+    buffer: int
 
 
 @dataclass(frozen=True, slots=True)

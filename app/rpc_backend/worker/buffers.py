@@ -7,7 +7,7 @@ through `locate` before anything touches memory; `resolve_region` remembers its 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Final, NamedTuple
 
@@ -16,6 +16,7 @@ from app.errors import GraphError
 from app.ggml.tensor import Buffer, Tensor
 from app.rpc_backend.errors import RemoteProtocolError
 from app.rpc_backend.wire.tensor import WireTensor, to_tensor
+from app.rpc_backend.worker.lanes import Event
 
 _FIRST_ADDRESS: Final = 1 << 40
 _ADDRESS_GRAIN: Final = 1 << 21
@@ -27,13 +28,16 @@ _handles = count(1)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldBuffer:
-    """A buffer on one of the worker's devices, and what the client knows it by."""
+    """A buffer on one of the worker's devices, and what the client knows it by; `event` is over
+    when no graph that was given to a lane touches it any more.
+    """
 
     handle: int
     base: int
     device_index: int
     device: Device
     buffer: Buffer
+    event: Event = field(default_factory=Event)
 
 
 class Located(NamedTuple):
@@ -111,8 +115,18 @@ class BufferTable:
         return held
 
     def resolve_region(self, wire: WireTensor, offset: int = 0, size: int | None = None) -> Region:
+        """Return a checked region, see `check_region`, once no graph touches its buffer any more.
+
+        Raises: RemoteProtocolError, GraphError naming the tensor and the range.
+        """
+        region = self.check_region(wire, offset, size)
+        region.held.event.wait()
+        return region
+
+    def check_region(self, wire: WireTensor, offset: int = 0, size: int | None = None) -> Region:
         """Check that a tensor lies inside one of this client's buffers, and `size` bytes from
-        `offset` on (all of it by default) inside the tensor. The tensor must not be changed.
+        `offset` on (all of it by default) inside the tensor. The tensor must not be changed; a
+        graph may be at work on it.
 
         Raises: RemoteProtocolError, GraphError naming the tensor and the range.
         """

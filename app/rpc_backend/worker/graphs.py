@@ -6,6 +6,7 @@ Clients and workers follow these rules without telling each other.
 """
 
 from collections import defaultdict
+from dataclasses import dataclass
 
 from app.errors import GraphError
 from app.ggml.graph import Graph, next_uid
@@ -17,6 +18,15 @@ from app.rpc_backend.wire.constants import KEPT_GRAPHS
 from app.rpc_backend.wire.graph_codec import GraphCompute
 from app.rpc_backend.wire.tensor import WireTensor, to_tensor
 from app.rpc_backend.worker.buffers import BufferTable
+from app.rpc_backend.worker.lanes import Event
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedGraph:
+    """A graph that may run, and the events of all buffers that it touches."""
+
+    graph: Graph
+    events: tuple[Event, ...]
 
 
 class GraphStore:
@@ -24,7 +34,7 @@ class GraphStore:
 
     def __init__(self, major: int) -> None:
         self._by_uid = major >= 8
-        self._graphs: defaultdict[int, dict[int, Graph]] = defaultdict(dict)
+        self._graphs: defaultdict[int, dict[int, CheckedGraph]] = defaultdict(dict)
 
     def __len__(self) -> int:
         return sum(map(len, self._graphs.values()))
@@ -33,8 +43,8 @@ class GraphStore:
         """Whether a graph that came with `uid` will be kept."""
         return uid != 0 or not self._by_uid
 
-    def keep(self, device: int, uid: int, graph: Graph) -> None:
-        """Keep a graph that was run, unless its uid says not to."""
+    def keep(self, device: int, uid: int, graph: CheckedGraph) -> None:
+        """Keep a graph, unless its uid says not to."""
         if not self.keeps(uid):
             return
         graphs = self._graphs[device]
@@ -42,7 +52,7 @@ class GraphStore:
             graphs.clear()
         graphs[uid] = graph
 
-    def find(self, device: int, uid: int) -> Graph:
+    def find(self, device: int, uid: int) -> CheckedGraph:
         """Return a kept graph.
 
         Raises: RemoteProtocolError.
@@ -58,7 +68,7 @@ class GraphStore:
         self._graphs.clear()
 
 
-def build_graph(message: GraphCompute, buffers: BufferTable, *, keep: bool) -> Graph:
+def build_graph(message: GraphCompute, buffers: BufferTable, *, keep: bool) -> CheckedGraph:
     """Make a graph of what a client sent and verify it.
 
     Tensors on another device of this worker count as having no memory. Nodes that the client did
@@ -67,10 +77,11 @@ def build_graph(message: GraphCompute, buffers: BufferTable, *, keep: bool) -> G
     Raises: GraphError, UnsupportedError, RemoteProtocolError.
     """
     made: dict[int, Tensor] = {}
+    events: dict[int, Event] = {}
     for wire in message.tensors:
         if wire.id == 0 or wire.id in made:
             raise GraphError(f"tensor '{wire.label}': id {wire.id}: expected a fresh one, not 0")
-        tensor = _place(wire, message.device, buffers)
+        tensor = _place(wire, message.device, buffers, events)
         made[wire.id] = tensor
         tensor.src = _sources(wire, made)
         if wire.view_src:
@@ -79,16 +90,19 @@ def build_graph(message: GraphCompute, buffers: BufferTable, *, keep: bool) -> G
     nodes = [node for node in nodes if TensorFlag.COMPUTE in node.flags]
     graph = Graph(nodes, next_uid() if keep else 0)
     verify_graph(graph)
-    return graph
+    return CheckedGraph(graph, tuple(events.values()))
 
 
-def _place(wire: WireTensor, device: int, buffers: BufferTable) -> Tensor:
+def _place(wire: WireTensor, device: int, buffers: BufferTable, events: dict[int, Event]) -> Tensor:
+    """Make a tensor, and note the event of its buffer under the buffer's handle."""
     if wire.buffer == 0:
         if wire.data != 0:
             raise GraphError(f"tensor '{wire.label}': data {wire.data:#x} without a buffer")
         return to_tensor(wire)
     held, tensor, _ = buffers.locate(wire)
-    if held.device_index != device:
+    if held.device_index == device:
+        events[held.handle] = held.event
+    else:
         tensor.buffer = None
     return tensor
 

@@ -1,7 +1,8 @@
 """What the worker does for each request: the table `HANDLERS`, one function per row.
 
 A handler gets the client's state and the message and returns the reply, None when there is none,
-or for a read the pieces of the answer. Requests with data are in `DATA_HANDLERS` and see one piece
+for a read the pieces of the answer, or what is left to a lane. It touches a buffer only after its
+event. Requests with data are in `DATA_HANDLERS` and see one piece
 at a time, so that a frame of any length costs one piece of memory. Bad input raises; the session
 says so where the client understands it and closes the connection where it does not.
 """
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from app.devices.base import BufferUsage
-from app.errors import GraphError, OutOfMemoryError
+from app.errors import GraphError, OutOfMemoryError, UnsupportedError
 from app.rpc_backend.errors import GroupError, RemoteProtocolError
 from app.rpc_backend.rdma import decline
 from app.rpc_backend.wire import extensions as x
@@ -24,7 +25,8 @@ from app.rpc_backend.wire.tensor import to_tensor
 from app.rpc_backend.wire.worker_core import Chunk
 from app.rpc_backend.worker import extended
 from app.rpc_backend.worker.buffers import Region
-from app.rpc_backend.worker.graphs import build_graph
+from app.rpc_backend.worker.graphs import CheckedGraph, build_graph
+from app.rpc_backend.worker.lanes import Later
 from app.rpc_backend.worker.state import ClientState
 
 log = logging.getLogger(__name__)
@@ -40,7 +42,7 @@ class Pieces:
     pieces: Iterator[Body]
 
 
-Outcome = m.Message | Pieces | None
+Outcome = m.Message | Pieces | Later | None
 
 
 def _hello(state: ClientState, message: m.Hello) -> Outcome:
@@ -89,6 +91,7 @@ def _buffer_get_base(state: ClientState, message: m.BufferGetBase) -> Outcome:
 
 
 def _free_buffer(state: ClientState, message: m.FreeBuffer) -> Outcome:
+    state.buffers.get(message.buffer).event.wait()
     held = state.buffers.remove(message.buffer)
     state.graphs.forget_all()
     held.device.free(held.buffer)
@@ -97,6 +100,7 @@ def _free_buffer(state: ClientState, message: m.FreeBuffer) -> Outcome:
 
 def _buffer_clear(state: ClientState, message: m.BufferClear) -> Outcome:
     held = state.buffers.get(message.buffer)
+    held.event.wait()
     held.device.clear(held.buffer, message.value)
     return None
 
@@ -187,19 +191,29 @@ def _memset_tensor(state: ClientState, message: m.MemsetTensor) -> Outcome:
 def _graph_compute(state: ClientState, message: GraphCompute) -> Outcome:
     device = state.device(message.device)
     keep = state.graphs.keeps(message.uid)
-    graph = build_graph(message, state.buffers, keep=keep)
+    checked = build_graph(message, state.buffers, keep=keep)
+    reason = device.unsupported(checked.graph.nodes)
+    if reason is not None:
+        raise UnsupportedError(reason)
     state.n_graphs_sent += 1
-    state.n_graph_runs += 1
-    device.compute(graph)
-    state.graphs.keep(message.device, message.uid, graph)
-    return None
+    state.graphs.keep(message.device, message.uid, checked)
+    return _run_later(state, message.device, checked)
 
 
 def _graph_recompute(state: ClientState, message: m.GraphRecompute) -> Outcome:
-    device = state.device(message.device)
+    state.device(message.device)
+    return _run_later(state, message.device, state.graphs.find(message.device, message.uid))
+
+
+def _run_later(state: ClientState, index: int, checked: CheckedGraph) -> Later:
+    device = state.device(index)
     state.n_graph_runs += 1
-    device.compute(state.graphs.find(message.device, message.uid))
-    return None
+    return Later(index, lambda _: device.compute(checked.graph), checked.events)
+
+
+def _wait_buffer(state: ClientState, message: x.WaitBuffer) -> Outcome:
+    state.buffers.get(message.buffer).event.wait()
+    return m.FlagReply(1)
 
 
 def _comm_init(state: ClientState, message: m.CommInit) -> Outcome:
@@ -284,6 +298,7 @@ HANDLERS: Final[dict[type, Handler]] = {
     x.Prove: extended.prove,
     x.Ping: extended.ping,
     x.DeviceFacts: _device_facts,
+    x.WaitBuffer: _wait_buffer,
 }
 
 DATA_HANDLERS: Final[dict[type, DataHandler]] = {

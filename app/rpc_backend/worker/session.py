@@ -14,11 +14,12 @@ from app.devices.base import Device
 from app.errors import LlamaServeError
 from app.rpc_backend.wire import extensions as x
 from app.rpc_backend.wire.layout import Body
-from app.rpc_backend.wire.messages import FlagReply, Hello, Message
+from app.rpc_backend.wire.messages import FlagReply, GetTensor, GetTensor2D, Hello, Message
 from app.rpc_backend.wire.worker_core import Request, WorkerCore
 from app.rpc_backend.worker.access import OPEN, Access
 from app.rpc_backend.worker.extended import error_code
 from app.rpc_backend.worker.handlers import DATA_HANDLERS, HANDLERS, Pieces
+from app.rpc_backend.worker.lanes import Later
 from app.rpc_backend.worker.state import ClientState
 from app.rpc_backend.worker.tensor_store import TensorStore
 
@@ -26,6 +27,9 @@ log = logging.getLogger(__name__)
 
 DETAIL: Final = 5
 """Level below DEBUG, at which requests are shown with all their fields."""
+
+_READS: Final = (GetTensor, GetTensor2D, x.WaitBuffer)
+"""Requests that will most likely wait for the graph before them."""
 
 
 class SessionError(LlamaServeError):
@@ -85,6 +89,8 @@ class Session:
                     yield self._core.error(None, x.ErrorCode.PROTOCOL, str(error))
                 raise SessionError(str(error)) from error
             if request is None:
+                self.state.lanes.start()
+                yield from self._late_failures()
                 return
             yield from self._handle(request)
 
@@ -94,45 +100,73 @@ class Session:
 
     def _handle(self, request: Request) -> Iterator[Body]:
         message, name, chunk = request.message, request.command.number.name, request.chunk
+        yield from self._late_failures()
         if self._skipping and chunk is not None and chunk.at:
             return
         self._skipping = False
         if log.isEnabledFor(logging.DEBUG) and (chunk is None or chunk.at == 0):
             log.debug("%s: %s", self.state.peer, message if log.isEnabledFor(DETAIL) else name)
+        if not isinstance(message, _READS):
+            self.state.lanes.start()
         began = False
         try:
             if chunk is not None:
                 DATA_HANDLERS[type(message)](self.state, message, chunk)
                 return
             outcome = HANDLERS[type(message)](self.state, message)
+            # The handler may have waited for a graph that failed; a reply rests on it.
+            yield from self._late_failures()
             if isinstance(outcome, Pieces):
                 began = True
                 yield self._core.reply_header(outcome.size)
                 yield from outcome.pieces
+            elif isinstance(outcome, Later):
+                self.state.lanes.submit(request, outcome)
             elif outcome is not None:
                 yield self._core.reply(outcome)
                 self._advance(message, outcome)
         except SessionError:
             raise
         except LlamaServeError as error:
-            if began or not self._core.is_extended:
-                raise SessionError(f"{name}: {error}") from error
-            yield self._tell(request, error)
+            self._skipping = True
+            self.state.drop_writer()
+            yield from self._fail(request, error, is_silent=began)
         except Exception as error:
             # The worker outlives every client, and every bug that one client may touch.
             log.exception("%s: %s failed", self.state.peer, name)
-            if self._core.is_extended and not began:
-                yield self._core.error(request, x.ErrorCode.INTERNAL, f"{name}: {error!r}")
-            raise SessionError(f"{name}: internal error: {error!r}") from error
+            yield from self._fail(request, error, is_silent=began)
 
-    def _tell(self, request: Request, error: LlamaServeError) -> bytes:
-        """Answer a command that failed; what is left of its data is read and dropped."""
-        self._skipping = True
-        self.state.drop_writer()
-        self.state.n_failures += 1
-        text = f"{request.command.number.name}: {error}"
-        log.warning("%s: %s", self.state.peer, text)
-        return self._core.error(request, error_code(error), text)
+    def _late_failures(self) -> Iterator[Body]:
+        """Tell of requests that failed after others had been read behind them.
+
+        Raises: SessionError.
+        """
+        failures = self.state.lanes.failures
+        while failures:
+            failure = failures.popleft()
+            yield from self._fail(failure.request, failure.error)
+
+    def _fail(
+        self, request: Request, error: Exception, *, is_silent: bool = False
+    ) -> Iterator[Body]:
+        """Answer a command that failed, where a client understands it and, unless `is_silent`, has
+        not read half of a reply.
+
+        Raises: SessionError when that ends the conversation.
+        """
+        name = request.command.number.name
+        may_tell = self._core.is_extended and not is_silent
+        if isinstance(error, LlamaServeError):
+            text = f"{name}: {error}"
+            if not may_tell:
+                raise SessionError(text) from error
+            self.state.n_failures += 1
+            log.warning("%s: %s", self.state.peer, text)
+            yield self._core.error(request, error_code(error), text)
+            return
+        if may_tell:
+            yield self._core.error(request, x.ErrorCode.INTERNAL, f"{name}: {error!r}")
+        raise SessionError(f"{name}: internal error: {error!r}") from error
 
     def _advance(self, message: Message, outcome: Message) -> None:
         """Go on to what a client may do after a step of the greeting.

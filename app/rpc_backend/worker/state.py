@@ -15,6 +15,7 @@ from app.rpc_backend.worker.access import OPEN, Access
 from app.rpc_backend.worker.all_reduce import Groups
 from app.rpc_backend.worker.buffers import BufferTable
 from app.rpc_backend.worker.graphs import GraphStore
+from app.rpc_backend.worker.lanes import Lanes
 from app.rpc_backend.worker.tensor_cache import CacheWriter
 from app.rpc_backend.worker.tensor_store import TensorStore
 
@@ -34,6 +35,7 @@ class ClientState:
     """What PROVE has to show; known from EXTEND on."""
     buffers: BufferTable = field(default_factory=BufferTable)
     graphs: GraphStore = field(init=False)
+    lanes: Lanes = field(init=False)
     writer: CacheWriter | None = None
     n_graphs_sent: int = 0
     n_graph_runs: int = 0
@@ -43,6 +45,7 @@ class ClientState:
 
     def __post_init__(self) -> None:
         self.graphs = GraphStore(self.version)
+        self.lanes = Lanes(self.peer)
 
     def device(self, index: int) -> Device:
         """Return a device by the client's number.
@@ -60,7 +63,8 @@ class ClientState:
             self.writer = None
 
     def close(self) -> None:
-        """Free everything."""
+        """Free everything, once what runs has ended."""
+        self.lanes.close()
         self.groups.close()
         self.graphs.forget_all()
         self.drop_writer()
