@@ -378,13 +378,6 @@ def test_a_long_chain_of_views_does_not_exhaust_the_stack(link: MemoryLink) -> N
     link.call(describe_graph(graph, 0, lambda _: place))
 
 
-def test_groups_of_workers_are_declined_politely(link: MemoryLink) -> None:
-    assert link.call(m.CommInit(0, 0, 2, 1, bytes(64))) == m.FlagReply(0)
-    link.call(m.CommFree(0))
-    with pytest.raises(SessionError, match="no group"):
-        link.call(m.CommAllreduce(0, NULL_TENSOR))
-
-
 def test_an_offer_of_rdma_is_declined_politely(device: NullDevice) -> None:
     link = MemoryLink([device])
     link.session = type(link.session)([device], 8)
