@@ -78,8 +78,9 @@ class Peer:
         try:
             self._serve()
         except NotAdmittedError as error:
-            self._was_heard = True
-            reason, level = str(error), logging.WARNING
+            # It never became a client, so the line about clients would only be a port check's.
+            reason = str(error)
+            log.warning("%s: %s", self.name, reason)
         except SessionError as error:
             reason, level = str(error), logging.WARNING
         except TimeoutError:
