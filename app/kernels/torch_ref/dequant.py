@@ -2,7 +2,8 @@
 
 `into` is the one entry: bytes (…, n_blocks, type_size) → F32 (…, n_blocks * block_size). Each
 decoder below takes blocks (n, type_size) and returns F32 (n, block_size); the layouts are those of
-ggml-common.h. K types and IQ4_XS are in `dequant_k`. Large inputs go through in pieces, so that
+ggml-common.h. K types and IQ4_XS are in `dequant_k`, other IQ types in `dequant_iq`, those of few
+bits in `dequant_few`. Large inputs go through in pieces, so that
 the temporaries stay in the cache.
 """
 
@@ -11,11 +12,10 @@ from collections.abc import Callable
 import torch
 
 from app.ggml.types import TRAITS, GGMLType
-from app.kernels.torch_ref import dequant_k
+from app.kernels.torch_ref import dequant_few, dequant_iq, dequant_k
 from app.kernels.torch_ref.bits import codebook, half, nibbles
 
 _PIECE_ELEMENTS = 1 << 18
-_MXFP4_VALUES = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 
 
 def _q4_0(blocks: torch.Tensor) -> torch.Tensor:
@@ -65,7 +65,7 @@ def _mxfp4(blocks: torch.Tensor) -> torch.Tensor:
     normal = (exponent - 1).clamp_(min=0) << 23
     denormal = torch.full_like(exponent, 1 << 21) << exponent.clamp(max=1)
     scale = torch.where(exponent < 2, denormal, normal).view(torch.float32)
-    return codebook(nibbles(blocks[:, 1:]), _MXFP4_VALUES).mul_(scale)
+    return codebook(nibbles(blocks[:, 1:]), dequant_few.FP4_VALUES).mul_(scale)
 
 
 _DECODERS: dict[GGMLType, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -82,6 +82,18 @@ _DECODERS: dict[GGMLType, Callable[[torch.Tensor], torch.Tensor]] = {
     GGMLType.Q5_K: dequant_k.q5_k,
     GGMLType.Q6_K: dequant_k.q6_k,
     GGMLType.IQ4_XS: dequant_k.iq4_xs,
+    GGMLType.IQ1_S: dequant_iq.iq1_s,
+    GGMLType.IQ1_M: dequant_iq.iq1_m,
+    GGMLType.IQ2_XXS: dequant_iq.iq2_xxs,
+    GGMLType.IQ2_XS: dequant_iq.iq2_xs,
+    GGMLType.IQ2_S: dequant_iq.iq2_s,
+    GGMLType.IQ3_XXS: dequant_iq.iq3_xxs,
+    GGMLType.IQ3_S: dequant_iq.iq3_s,
+    GGMLType.Q1_0: dequant_few.q1_0,
+    GGMLType.Q2_0: dequant_few.q2_0,
+    GGMLType.TQ1_0: dequant_few.tq1_0,
+    GGMLType.TQ2_0: dequant_few.tq2_0,
+    GGMLType.NVFP4: dequant_few.nvfp4,
 }
 
 TYPES = frozenset(_DECODERS)
