@@ -1,6 +1,7 @@
 # A worker: lends this machine's devices over the RPC protocol. No web framework in it.
 #   docker build -f docker/worker.Dockerfile -t llama-serve-worker .
-# The RPC port has no protection of its own: publish it on a trusted network only.
+# The RPC port is open to whoever reaches it: publish it on a trusted network only, or run it with
+#   -e LLAMA_SERVE_RPC_SECRET=... and, for TLS, --tls-cert FILE --tls-key FILE
 FROM python:3.12-slim
 
 ARG PIP_ARGS=""
