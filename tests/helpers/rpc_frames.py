@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-_GOLDEN: Final = Path(__file__).resolve().parents[1] / "golden" / "rpc_frames.json.gz"
+GOLDEN: Final = Path(__file__).resolve().parents[1] / "golden" / "rpc_frames.json.gz"
 
 TENSOR: Final = np.dtype(
     {
@@ -89,7 +89,7 @@ HELLO: Final = frame(14, bytes(24))
 @cache
 def captured(version: int) -> dict[str, tuple[bytes, bytes | None]]:
     """Return request and reply of each command that stock peers of a version exchanged."""
-    rows = json.loads(gzip.decompress(_GOLDEN.read_bytes()))[str(version)]
+    rows = json.loads(gzip.decompress(GOLDEN.read_bytes()))[str(version)]
     return {
         name: (
             bytes.fromhex(row["request"]),

@@ -6,15 +6,19 @@ run on one CPU thread, greedily.
 
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Final
 
 import httpx
 
-from tests.helpers.assets import asset
+from tests.helpers.assets import PROJECT_ROOT, asset
 from tests.helpers.eventually import eventually
 from tests.helpers.process import free_port, listens, running
+
+_LIBRARIES_V8: Final = "/opt/peer/llama_cpp_py_sync"
 
 
 @contextmanager
@@ -30,6 +34,31 @@ def stock_worker(version: int) -> Iterator[int]:
         eventually(lambda: worker.process.poll() is not None or listens(port), 60)
         assert worker.process.poll() is None, worker.output
         yield port
+
+
+def stock_ggml(version: int, *worker_ports: int) -> dict[str, Any]:
+    """Drive the RPC client library of stock llama.cpp through every command that it can send (see
+    the script), towards one worker or two, and return what came back.
+    """
+    script = PROJECT_ROOT / "tests" / "interop" / "stock_ggml.py"
+    endpoints = [f"127.0.0.1:{port}" for port in worker_ports]
+    if version == 8:
+        root = asset("peer_v8") / "root"
+        command = ["chroot", str(root), "python3", "-u", "-", _LIBRARIES_V8, *endpoints]
+    else:
+        command = [sys.executable, "-", str(asset("peer_v7") / "bin"), *endpoints]
+    done = subprocess.run(
+        command,
+        input=script.read_text("utf-8"),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    assert lines, done.stderr[-2000:]
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
 
 
 def stock_text_v8(model: Path, worker_port: int | None, prompt: str, n_predict: int) -> str:
