@@ -11,7 +11,11 @@ from typing import Final
 
 import numpy as np
 
+from app.rpc_backend.wire.constants import Cmd
+
 GOLDEN: Final = Path(__file__).resolve().parents[1] / "golden" / "rpc_frames.json.gz"
+
+_LAST: Final = {7: 17, 8: 22}
 
 TENSOR: Final = np.dtype(
     {
@@ -84,6 +88,11 @@ def u64(*values: int) -> bytes:
 
 
 HELLO: Final = frame(14, bytes(24))
+
+
+def stock_commands(version: int) -> set[str]:
+    """Return the names of the commands that stock peers of a version know."""
+    return {cmd.name for cmd in Cmd if cmd <= _LAST[version]}
 
 
 @cache

@@ -7,10 +7,8 @@ from typing import Any, Final
 
 import pytest
 
-from app.rpc_backend.wire.commands import command_by_number
-from app.rpc_backend.wire.constants import Cmd
-from app.rpc_backend.wire.extensions import FIRST_EXTENSION
 from tests.helpers.process import own_worker
+from tests.helpers.rpc_frames import stock_commands
 from tests.helpers.rpc_tap import tapped
 from tests.helpers.stock_peers import stock_ggml, stock_worker
 
@@ -41,14 +39,6 @@ def answers(version: int, *kinds: str) -> dict[str, Any]:
     with ExitStack() as stack:
         ports = [stack.enter_context(worker(kind, version)) for kind in kinds]
         return stock_ggml(version, *ports)
-
-
-def stock_commands(version: int) -> set[str]:
-    return {
-        number.name
-        for number in Cmd
-        if number < FIRST_EXTENSION and command_by_number(number, version) is not None
-    }
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -4,6 +4,7 @@ without telling.
 
 import random
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from typing import Final
 
 import numpy as np
@@ -19,10 +20,14 @@ from app.ggml.types import GGMLType
 from app.rpc_backend.client.connect import open_workers
 from app.rpc_backend.client.connection import ClientSettings
 from app.rpc_backend.client.device import RpcDevice
-from app.rpc_backend.wire import messages as m
+from app.rpc_backend.client.group import WorkerPair
+from app.rpc_backend.client.strided import Pieces, get_tensor_2d, set_tensor_2d
+from app.rpc_backend.errors import GroupError
 from app.rpc_backend.wire.constants import KEPT_GRAPHS
-from app.rpc_backend.wire.tensor import Place, WireTensor, to_wire
+from tests.helpers.process import free_port, own_worker
+from tests.helpers.rpc_frames import stock_commands
 from tests.helpers.rpc_link import spread, spread_graph
+from tests.helpers.rpc_tap import tapped
 from tests.helpers.stock_peers import stock_worker
 from tests.helpers.weights import weight_of
 
@@ -49,14 +54,6 @@ def device(port: int) -> Iterator[RpcDevice]:
     (opened,) = open_workers([f"127.0.0.1:{port}"])
     yield opened
     opened.close()
-
-
-def wire_of(tensor: Tensor, base_offset: int = 0) -> WireTensor:
-    from app.rpc_backend.client.device import RpcBuffer
-
-    buffer = tensor.buffer
-    assert isinstance(buffer, RpcBuffer)
-    return to_wire(tensor, Place(buffer.handle, buffer.base + tensor.offset + base_offset))
 
 
 def test_it_says_what_it_is(device: RpcDevice, version: int) -> None:
@@ -94,19 +91,16 @@ def test_weights_offered_by_hash_arrive_as_bytes_where_there_is_no_cache(port: i
     device.close()
 
 
-def test_strided_transfers_mean_what_we_think(device: RpcDevice, version: int) -> None:
-    if version < 8:
-        return
+def test_rectangles_are_cut_and_filled_as_we_think(device: RpcDevice) -> None:
     x = new_tensor(GGMLType.I8, (64,), "x")
     buffer = spread(device, [x])
     device.clear(buffer, 0)
-    wire = wire_of(x)
-    device.connection.tell(m.SetTensor2D(wire, 2, 3, 4, 8), b"abcdefghijkl")
+    set_tensor_2d(device, x, Pieces(2, 3, 4, 8), b"abcdefghijkl")
     whole = device.get_tensor(x, 0, 40).result(20)
     pieces = [b"\0\0" + piece + b"\0\0\0" for piece in (b"abc", b"def", b"ghi", b"jkl")]
     assert whole == b"".join(pieces) + bytes(8)
-    request = m.GetTensor2D(wire, 3, 2, 3, 8)
-    assert device.connection.ask_bytes(request).result(20) == b"bcefhi"
+    assert get_tensor_2d(device, x, Pieces(3, 2, 3, 8)).result(20) == b"bcefhi"
+    assert get_tensor_2d(device, x, Pieces(0, 0, 3, 8)).result(20) == b""
 
 
 def product(type_: GGMLType = F32) -> tuple[Graph, Tensor, Tensor, Tensor]:
@@ -225,3 +219,79 @@ def test_leaving_with_replies_due_does_not_take_the_worker_down(port: int) -> No
         device.connection.close()
     (device,) = open_workers([f"127.0.0.1:{port}"])
     device.close()
+
+
+def test_every_command_is_understood(version: int) -> None:
+    with ExitStack() as stack:
+        ports = [stack.enter_context(stock_worker(version)) for _ in range(2)]
+        taps = [stack.enter_context(tapped(port, version)) for port in ports]
+        settings = ClientSettings(hash_threshold_bytes=100)
+        devices = open_workers([f"127.0.0.1:{tap.port}" for tap in taps], settings)
+        for device in devices:
+            use_everything(device)
+        if version >= 8:
+            add_up(devices[0], devices[1])
+        for device in devices:
+            device.close()
+        assert set(taps[0].seen) == stock_commands(version)
+
+
+def use_everything(device: RpcDevice) -> None:
+    graph, w, x, y = product(GGMLType.Q4_0)
+    copy = new_tensor(F32, (64, 3), "copy")
+    spread_graph(device, graph)
+    device.clear(spread(device, [copy]), 0)
+    w.buffer = device.alloc(w.nbytes, BufferUsage.WEIGHTS)
+    w.offset = 0
+    device.init_tensor(w)
+    device.set_weights([weight_of(w, bytes(w.nbytes))])
+    device.memset_tensor(x, 0, 0, x.nbytes)
+    set_tensor_2d(device, x, Pieces(0, 4, 3, 256), np.ones(3, np.float32).tobytes())
+    device.copy_tensor(x, copy)
+    assert get_tensor_2d(device, copy, Pieces(0, 4, 3, 256)).result(20) == b"\0\0\x80?" * 3
+    for _ in range(2):
+        device.compute(graph)
+    assert device.get_tensor(y, 0, y.nbytes).result(20) == bytes(y.nbytes)
+    assert device.memory().free > 0
+
+
+def add_up(first: RpcDevice, second: RpcDevice) -> None:
+    """Reduce on both, fewer elements than are rounded and more."""
+    with closing(WorkerPair(first, second, port=free_port())) as pair:
+        for n in (1000, 40_000):
+            ones, twos = (np.full(n, value, np.float32) for value in (1.0, 2.0))
+            tensors = [new_tensor(F32, (n,), name) for name in "ab"]
+            for device, tensor, data in zip((first, second), tensors, (ones, twos), strict=True):
+                spread(device, [tensor])
+                device.set_tensor(tensor, data.tobytes())
+            pair.all_reduce(tensors[0], tensors[1])
+            for device, tensor in zip((first, second), tensors, strict=True):
+                found = device.get_tensor(tensor, 0, tensor.nbytes).result(20)
+                np.testing.assert_array_equal(np.frombuffer(found, np.float32), 3.0)
+
+
+@pytest.mark.peer_v8
+@pytest.mark.parametrize("own_rank", [0, 1])
+def test_one_of_ours_and_a_stock_worker_add_up(own_rank: int) -> None:
+    with stock_worker(8) as stock, own_worker() as (_, own):
+        devices = open_workers([f"127.0.0.1:{port}" for port in (own, stock)])
+        add_up(devices[own_rank], devices[1 - own_rank])
+        # The group was left properly, so that there may be another.
+        add_up(devices[1 - own_rank], devices[own_rank])
+        for device in devices:
+            device.close()
+
+
+@pytest.mark.peer_v8
+def test_a_stock_worker_that_waits_for_a_refusing_one_is_let_go() -> None:
+    with stock_worker(8) as stock, own_worker() as (_, own), own_worker() as (_, other):
+        devices = open_workers([f"127.0.0.1:{port}" for port in (stock, own, other)])
+        with (
+            closing(WorkerPair(devices[1], devices[2], port=free_port())),
+            pytest.raises(GroupError, match=r"RPC1 .* as rank 1: it refused"),
+        ):
+            WorkerPair(devices[0], devices[1], port=free_port())
+        # It would wait for rank 1 for ever.
+        assert devices[0].memory().total > 0
+        for device in devices:
+            device.close()
