@@ -7,7 +7,7 @@ llama.cpp b11434. Views, CONT, CPY and REPEAT are not here: their caller chooses
 """
 
 from app.errors import GraphError
-from app.ggml import shapes_arrange, shapes_recurrent
+from app.ggml import shapes_arrange, shapes_image, shapes_recurrent
 from app.ggml.op_params import Params, RopeParams
 from app.ggml.ops import Op, RopeMode
 from app.ggml.shape_checks import InferFn, Inferred, Sources, can_repeat
@@ -265,5 +265,6 @@ INFER: dict[Op, InferFn] = {
     Op.FLASH_ATTN_EXT: _flash_attn,
     Op.GLU: _glu,
     **shapes_arrange.INFER,
+    **shapes_image.INFER,
     **shapes_recurrent.INFER,
 }

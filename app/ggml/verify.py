@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from app.errors import GraphError, UnsupportedError
+from app.ggml import shapes_image
 from app.ggml.graph import Graph
 from app.ggml.op_rules import IN_PLACE_OF, check_layouts, check_params
 from app.ggml.ops import FORBIDDEN_OPS, VIEW_OPS, Op
@@ -183,6 +184,7 @@ _CHOSEN_SHAPE: Final[dict[Op, Callable[[Tensor], None]]] = {
     Op.REPEAT: _check_repeat,
     Op.REPEAT_BACK: _check_repeat_back,
     Op.TOP_K: _check_top_k,
+    **shapes_image.CHOSEN,
 }
 
 
@@ -194,7 +196,7 @@ def _check_result(node: Tensor) -> None:
     if node.op == Op.CPY:
         overwrites = target is not node
     if not overwrites:
-        if not node.is_contiguous:
+        if not node.is_contiguous and not shapes_image.keeps_channels_first(node):
             raise _bad(node, "a result without gaps")
         return
     if target is None:

@@ -15,6 +15,7 @@ from app.ggml.op_params import AttentionParams, Params, RopeParams
 from app.ggml.ops import GluOp, Op, UnaryOp
 from app.ggml.types import MODEL_TYPES, TRAITS, GGMLType
 from tests.kernels.cases_arrange import ARRANGE_CASES
+from tests.kernels.cases_image import IMAGE_CASES
 from tests.kernels.cases_recurrent import RECURRENT_CASES
 from tests.kernels.harness import Case, Source, below, mask, masked_rows, normal
 from tests.kernels.oracle import UNARY
@@ -509,6 +510,7 @@ CASES: Final = [
     *_attention_cases(),
     *_copy_cases(),
     *_reduce_cases(),
+    *IMAGE_CASES,
     *RECURRENT_CASES,
     *ARRANGE_CASES,
 ]

@@ -35,6 +35,7 @@ _NUMPY: dict[GGMLType, npt.DTypeLike] = {
     GGMLType.I64: np.int64,
 }
 _GUARD = 64
+IN_ORDER = (0, 1, 2, 3)
 
 # Operations whose result is a source: which one.
 OVERWRITTEN = {Op.SET_ROWS: 2, Op.CPY: 1}
@@ -98,6 +99,7 @@ class Case:
     inplace: int | None = None  # the result takes the memory of this source
     nmse: float = 1e-12  # float32 arithmetic on values of order 1: (1e-6)^2
     exact: bool = False
+    permute: tuple[int, int, int, int] | None = None  # the result's axes as they lie in memory
 
 
 def nmse(got: Array, want: Array) -> float:
@@ -177,7 +179,7 @@ class Leaf:
 def make_leaf(rng: Rng, source: Source) -> Leaf:
     """Lay a source out in memory."""
     ne = make_shape(source.ne)
-    axes = source.permute or (0, 1, 2, 3)
+    axes = source.permute or IN_ORDER
     inner = make_shape([ne[axis] for axis in axes])
     block = TRAITS[source.type].block_size
     whole = make_shape([inner[0] + source.gap * block, *inner[1:]])
@@ -192,14 +194,18 @@ def make_leaf(rng: Rng, source: Source) -> Leaf:
     else:
         data = encode(source.type, source.fill(rng, whole[::-1]))
     values = decode(source.type, whole, data)[..., : inner[0]]
-    nb = [0] * 4
-    for i, axis in enumerate(axes):
-        nb[axis] = stored.nb[i]
-    seen = Tensor(
-        source.type, ne, (nb[0], nb[1], nb[2], nb[3]), Op.VIEW, Params(), (stored,), stored
-    )
+    nb = _strides(axes, stored.nb)
+    seen = Tensor(source.type, ne, nb, Op.VIEW, Params(), (stored,), stored)
     order = [3 - axis for axis in reversed(axes)]
     return Leaf(stored, seen, data, values.transpose(np.argsort(order)))
+
+
+def _strides(axes: tuple[int, int, int, int], stored: Shape) -> Shape:
+    """Strides of a tensor whose axes lie in memory in the order `axes`."""
+    nb = [0] * 4
+    for i, axis in enumerate(axes):
+        nb[axis] = stored[i]
+    return (nb[0], nb[1], nb[2], nb[3])
 
 
 def run(device: Device, case: Case, seed: int = 0) -> tuple[Array, list[Array | None], Tensor]:
@@ -238,7 +244,9 @@ def make_node(case: Case, sources: Sequence[Tensor | None]) -> Tensor:
         type_, ne = case.type or first.type, make_shape(case.ne)
     else:
         type_, ne = infer(case.op, tuple(sources), case.params)
-    node = Tensor(type_, ne, contiguous_strides(type_, ne), case.op, case.params, tuple(sources))
+    axes = case.permute or IN_ORDER
+    nb = _strides(axes, contiguous_strides(type_, make_shape([ne[axis] for axis in axes])))
+    node = Tensor(type_, ne, nb, case.op, case.params, tuple(sources))
     node.name = case.name
     if target is not None:
         node.view_src, node.nb = target.view_src, target.nb

@@ -14,7 +14,7 @@ from app.ggml.op_params import Params, RopeParams
 from app.ggml.ops import GluOp, Op, UnaryOp
 from app.ggml.tensor import make_shape
 from app.ggml.types import GGMLType
-from tests.kernels import oracle_arrange, oracle_recurrent
+from tests.kernels import oracle_arrange, oracle_image, oracle_recurrent
 from tests.kernels.harness import Array, Case
 
 Values = list[Array | None]
@@ -336,6 +336,7 @@ def _diag_mask_inf(values: Values, case: Case) -> Array:
 
 ORACLES: dict[Op, Oracle] = {
     **oracle_arrange.ORACLES,
+    **oracle_image.ORACLES,
     **oracle_recurrent.ORACLES,
     Op.ADD: _binary(np.add),
     Op.ADD1: _binary(np.add),

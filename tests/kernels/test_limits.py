@@ -88,9 +88,9 @@ def test_supports_agrees_with_compute(device: TorchDevice) -> None:
     good = Case("fine", Op.SQR, (Source((4,)),))
     _, _, node = harness.run(device, good)
     assert device.unsupported([node]) is None
-    node.op = Op.CONV_2D
+    node.op = Op.FLASH_ATTN_BACK
     reason = device.unsupported([node])
-    assert reason is not None and "CONV_2D 'fine'" in reason
+    assert reason is not None and "FLASH_ATTN_BACK 'fine'" in reason
 
 
 def test_empty_frequency_factors_are_refused(device: TorchDevice) -> None:

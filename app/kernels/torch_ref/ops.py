@@ -4,6 +4,8 @@ from app.kernels.table import KernelTable
 from app.kernels.torch_ref import (
     arrange,
     attention,
+    conv,
+    conv_transpose,
     copy,
     deepseek,
     elementwise,
@@ -12,17 +14,22 @@ from app.kernels.torch_ref import (
     matmul,
     moe,
     norm,
+    pool,
     reduce,
     rope,
     rows,
     softmax,
     ssm,
+    upscale,
+    window_attention,
 )
 from app.kernels.torch_ref.context import Context
 
 _MODULES = (
     arrange,
     attention,
+    conv,
+    conv_transpose,
     copy,
     deepseek,
     elementwise,
@@ -31,11 +38,14 @@ _MODULES = (
     matmul,
     moe,
     norm,
+    pool,
     reduce,
     rope,
     rows,
     softmax,
     ssm,
+    upscale,
+    window_attention,
 )
 
 
