@@ -14,6 +14,16 @@ class Arrivals:
 
     told: list[tuple[int, int, bool]] = field(default_factory=list)
 
+    @property
+    def n_had(self) -> int:
+        """Bytes that the device had."""
+        return sum(end - start for start, end, had in self.told if had)
+
+    @property
+    def n_sent(self) -> int:
+        """Bytes that were sent."""
+        return sum(end - start for start, end, had in self.told if not had)
+
     def __call__(self, start: int, end: int, had: bool) -> None:
         """Note it."""
         self.told.append((start, end, had))
