@@ -269,6 +269,7 @@ def _rope_cases() -> list[Case]:
             "yarn": yarn,
             "half-yarn": replace(yarn, ext_factor=0.6, beta_fast=8.0, beta_slow=0.5),
             "attn": replace(plain, attn_factor=1.7),
+            "yarn-no-context": replace(yarn, n_ctx_orig=0),
         }
         for variant, rope in variants.items():
             params = replace(rope, mode=mode).pack()

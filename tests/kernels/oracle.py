@@ -205,6 +205,10 @@ def _yarn(rope: RopeParams, pair: int, angle: float) -> tuple[float, float]:
         wavelengths = math.log(rope.n_ctx_orig / (rotations * 2 * math.pi))
         return rope.n_dims * wavelengths / (2 * math.log(rope.freq_base))
 
+    if rope.n_ctx_orig == 0:
+        mix = rope.ext_factor if pair == 0 else 0.0
+        mixed = angle * rope.freq_scale * (1 - mix) + angle * mix
+        return mixed, rope.attn_factor * (1 + 0.1 * math.log(1 / rope.freq_scale))
     start = max(0.0, math.floor(dim(rope.beta_fast)))
     end = min(rope.n_dims - 1.0, math.ceil(dim(rope.beta_slow)))
     ramp = 1 - min(1.0, max(0.0, (pair - start) / max(0.001, end - start)))

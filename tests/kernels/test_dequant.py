@@ -75,25 +75,30 @@ def test_large_and_strided_inputs_decode_in_pieces(type_: GGMLType) -> None:
     _assert_same_bits(np.ascontiguousarray(wide[:, :-5].numpy()).ravel(), want)
 
 
-def _rows(seed: int) -> np.ndarray:
-    """Blocks of 32: normal, tiny, huge, constant, zero, one-sided, with ties."""
+def _rows(seed: int, size: int = 32) -> np.ndarray:
+    """Blocks: normal, tiny, huge, constant, zero, one-sided, with ties."""
     rng = np.random.default_rng(seed)
     rows = [
-        rng.standard_normal((300, 32)) * 10.0 ** rng.integers(-6, 4, (300, 1)),
-        np.zeros((2, 32)),
-        np.full((2, 32), -3.0),
-        np.abs(rng.standard_normal((20, 32))),
-        rng.integers(-8, 9, (50, 32)) / 2,
+        rng.standard_normal((300, size)) * 10.0 ** rng.integers(-6, 4, (300, 1)),
+        np.zeros((2, size)),
+        np.full((2, size), -3.0),
+        np.abs(rng.standard_normal((20, size))),
+        rng.integers(-8, 9, (50, size)) / 2,
     ]
     return np.concatenate(rows).astype(np.float32)
 
 
-GGUF_ENCODES = [t for t in quantize.ENCODERS if t != GGMLType.IQ4_NL]
+# The package has no quantisers for the others; stock ggml has (test_stock).
+GGUF_ENCODES = sorted(
+    quantize.ENCODERS.keys()
+    & {GGMLType.Q4_0, GGMLType.Q4_1, GGMLType.Q5_0, GGMLType.Q5_1, GGMLType.Q8_0}
+    | {GGMLType.TQ1_0, GGMLType.TQ2_0, GGMLType.MXFP4}
+)
 
 
 @pytest.mark.parametrize("type_", GGUF_ENCODES, ids=lambda t: t.name)
 def test_encoders_write_the_bytes_of_gguf(type_: GGMLType) -> None:
-    rows = _rows(int(type_))
+    rows = _rows(int(type_), TRAITS[type_].block_size)
     got = quantize.ENCODERS[type_](torch.from_numpy(rows)).numpy()
     want = gguf.quants.quantize(rows, gguf.GGMLQuantizationType(int(type_)))
     np.testing.assert_array_equal(got, want)

@@ -67,13 +67,17 @@ def test_results_agree_with_stock(case: harness.Case) -> None:
 
 @pytest.mark.parametrize("type_", sorted(ENCODERS), ids=lambda t: t.name)
 def test_encoders_write_the_bytes_of_stock(type_: GGMLType) -> None:
-    rows = np.random.default_rng(0).standard_normal((500, 32)).astype(np.float32)
+    size = TRAITS[type_].block_size
+    dice = np.random.default_rng(0)
+    odd = [np.zeros((1, size)), np.full((1, size), -3.0), dice.integers(-4, 5, (20, size)) / 2]
+    rows = np.concatenate([dice.standard_normal((500, size)), *odd]).astype(np.float32)
     encode = getattr(_stock().base, f"quantize_row_{TRAITS[type_].name}_ref")
     encode.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
     encode.restype = None
-    want = np.zeros((500, TRAITS[type_].type_size), np.uint8)
+    want = np.zeros((len(rows), TRAITS[type_].type_size), np.uint8)
     encode(rows.ctypes.data, want.ctypes.data, rows.size)
     got = ENCODERS[type_](torch.from_numpy(rows)).numpy()
-    differing = np.any(got != want, axis=1).mean()
+    # A block of nothing but zeros can be written in more than one way.
+    differing = np.any(got != want, axis=1)[rows.any(axis=1)].mean()
     # IQ4_NL fits its scale by sums in another order: the last bit of a scale may differ.
     assert differing <= (0.02 if type_ == GGMLType.IQ4_NL else 0.0)

@@ -1,6 +1,7 @@
-"""Small pieces that the block decoders share: nibbles, 16-bit floats inside bytes, lookups.
+"""Small pieces that the block decoders and encoders share: fields of bits, 16-bit floats inside
+bytes, lookups, rounding.
 
-Called by `dequant` and `dequant_k`. Blocks are bytes (n, type_size) and may be strided.
+Called by `dequant`, `quantize` and their parts. Blocks are bytes (n, type_size) and may be strided.
 """
 
 from collections.abc import Sequence
@@ -35,3 +36,32 @@ def codebook(indices: torch.Tensor, values: Sequence[int]) -> torch.Tensor:
     """Look 4-bit indices up in a list of 16 values: F32 of the same shape."""
     table = torch.tensor(values, dtype=torch.float32, device=indices.device)
     return table.index_select(0, indices.flatten().to(torch.int32)).view(indices.shape)
+
+
+def half_bytes(x: torch.Tensor) -> torch.Tensor:
+    """F32 (n, m) → the bytes of its f16 (n, 2m)."""
+    return x.to(torch.float16).view(torch.uint8)
+
+
+def packed(numbers: torch.Tensor, width: int, run: int) -> torch.Tensor:
+    """The inverse of `fields`: U8 (n, m) of `width` bits each → bytes (n, m * width / 8)."""
+    shifts = torch.arange(0, 8, width, dtype=torch.uint8, device=numbers.device)
+    parts = numbers.unflatten(1, (-1, 8 // width, run)) & ((1 << width) - 1)
+    moved: torch.Tensor = parts << shifts.view(-1, 1)
+    return moved.sum(2, dtype=torch.uint8).flatten(1)
+
+
+def inverse(x: torch.Tensor) -> torch.Tensor:
+    """1 / x, and 0 for 0."""
+    return torch.where(x == 0, 0.0, 1.0 / x)
+
+
+def largest(x: torch.Tensor) -> torch.Tensor:
+    """The first element of greatest magnitude of each row, with its sign (…, 1)."""
+    return x.gather(-1, x.abs().argmax(-1, keepdim=True))
+
+
+def round_half_away(x: torch.Tensor) -> torch.Tensor:
+    """Round to the nearest integer, halves away from zero, as C's roundf."""
+    whole = torch.trunc(x)
+    return whole + torch.sign(x) * ((x - whole).abs() >= 0.5)

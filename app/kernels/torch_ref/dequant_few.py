@@ -42,8 +42,9 @@ def tq1_0(blocks: torch.Tensor) -> torch.Tensor:
 def _digits(packed: torch.Tensor, count: int) -> torch.Tensor:
     """Bytes (n, m) → first digits, second digits and so on (n, count * m)."""
     powers = torch.tensor(_POWERS_OF_THREE[:count], dtype=torch.int32, device=packed.device)
-    turned = (packed.to(torch.int32).unsqueeze(1) * powers.view(-1, 1)) & 255
-    return ((turned * 3) >> 8).flatten(1)
+    turned: torch.Tensor = (packed.to(torch.int32).unsqueeze(1) * powers.view(-1, 1)) & 255
+    digits: torch.Tensor = (turned * 3) >> 8
+    return digits.flatten(1)
 
 
 def nvfp4(blocks: torch.Tensor) -> torch.Tensor:
@@ -51,7 +52,8 @@ def nvfp4(blocks: torch.Tensor) -> torch.Tensor:
     listed are doubled, so scales are halved.
     """
     numbers = codebook(nibbles(blocks[:, 4:], 8), FP4_VALUES).unflatten(1, (4, 16))
-    return (small_floats(blocks[:, :4]).unsqueeze(2) * numbers).flatten(1)
+    scales = small_floats(blocks[:, :4]).unsqueeze(2)
+    return torch.mul(scales, numbers).flatten(1)
 
 
 def small_floats(packed: torch.Tensor) -> torch.Tensor:

@@ -34,14 +34,16 @@ def _even_signs(device: torch.device) -> torch.Tensor:
 def _words(blocks: torch.Tensor, at: int, count: int, size: int) -> torch.Tensor:
     """Read `count` little-endian numbers of `size` bytes (n, count) as I64."""
     parts = blocks[:, at : at + count * size].unflatten(1, (count, size)).to(torch.int64)
-    return (parts << torch.arange(0, 8 * size, 8, device=blocks.device)).sum(2)
+    words: torch.Tensor = parts << torch.arange(0, 8 * size, 8, device=blocks.device)
+    return words.sum(2)
 
 
 def _signs(packed: torch.Tensor) -> torch.Tensor:
     """Bytes (…) → factors 1, or -1 for a set bit, F32 (…, 8)."""
     shifts = torch.arange(8, dtype=torch.uint8, device=packed.device)
     bits = (packed.to(torch.uint8).unsqueeze(-1) >> shifts) & 1
-    return bits.to(torch.float32).mul_(-2).add_(1)
+    factors: torch.Tensor = bits.to(torch.float32).mul_(-2).add_(1)
+    return factors
 
 
 def _signed(

@@ -15,6 +15,7 @@ from app.ggml.op_params import Params
 from app.ggml.ops import Op, UnaryOp
 from app.ggml.tensor import Tensor
 from app.kernels.table import Kernel, Steps
+from app.kernels.torch_ref.bits import round_half_away
 from app.kernels.torch_ref.context import FLOATS, Context, as_float, repeat_views, types_in
 
 _BINARY: dict[Op, Callable[..., torch.Tensor]] = {
@@ -60,12 +61,6 @@ def _leaky_relu(ctx: Context, node: Tensor) -> Steps:
 def gelu_quick(x: torch.Tensor) -> torch.Tensor:
     """x * sigmoid(1.702 x)."""
     return x * torch.sigmoid(1.702 * x)
-
-
-def round_half_away(x: torch.Tensor) -> torch.Tensor:
-    """Round to the nearest integer, halves away from zero, as C's roundf."""
-    whole = torch.trunc(x)
-    return whole + torch.sign(x) * ((x - whole).abs() >= 0.5)
 
 
 UNARY: dict[UnaryOp, Callable[[torch.Tensor], torch.Tensor]] = {

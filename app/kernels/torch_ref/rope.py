@@ -76,10 +76,14 @@ def _correction_range(rope: RopeParams) -> tuple[float, float]:
 
     def pair(rotations: float) -> float:
         turns = rope.n_ctx_orig / (rotations * 2.0 * math.pi)
+        if turns == 0.0:
+            return -math.inf
         return rope.n_dims * math.log(turns) / (2.0 * math.log(rope.freq_base))
 
-    low = max(0.0, math.floor(pair(rope.beta_fast)))
-    return low, min(rope.n_dims - 1.0, math.ceil(pair(rope.beta_slow)))
+    low, high = pair(rope.beta_fast), pair(rope.beta_slow)
+    if math.isinf(low):
+        return 0.0, low
+    return max(0.0, math.floor(low)), min(rope.n_dims - 1.0, math.ceil(high))
 
 
 def _table(
@@ -180,7 +184,7 @@ def _supported(node: Tensor) -> str | None:
     if rope.mode not in RopeMode._value2member_map_:
         return f"mode {rope.mode}, expected one of {', '.join(m.name for m in RopeMode)}"
     if rope.ext_factor != 0.0 and not (
-        rope.freq_scale > 0 and rope.freq_base > 1 and rope.n_ctx_orig > 0
+        rope.freq_scale > 0 and rope.freq_base > 1 and rope.n_ctx_orig >= 0
     ):
         return (
             f"YaRN with freq_scale {rope.freq_scale}, freq_base {rope.freq_base} and n_ctx_orig "
