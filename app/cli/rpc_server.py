@@ -30,6 +30,9 @@ from app.devices.base import Device
 from app.devices.profile import profile_text, start_profiles
 from app.errors import LlamaServeError
 from app.logs import DEFAULT_VERBOSITY, LogSettings, setup_logging
+from app.rpc_backend.client.connection import ClientSettings
+from app.rpc_backend.courier import CourierService
+from app.rpc_backend.streams.settings import ClientTls
 from app.rpc_backend.wire.constants import DEFAULT_PORT, NEWEST, VERSIONS
 from app.rpc_backend.worker.server import RpcServer, ServerSettings, bind
 from app.rpc_backend.worker.session import DETAIL
@@ -197,7 +200,14 @@ def _stop_on_signals(server: RpcServer) -> None:
 
 def _settings(options: Options, store: FilesAndCache) -> ServerSettings:
     security = options.security
-    return ServerSettings(options.version, store, secret=security.secret, tls=security.tls)
+    client_tls = None if security.tls is None else ClientTls()
+    return ServerSettings(
+        options.version,
+        store,
+        secret=security.secret,
+        tls=security.tls,
+        dial=CourierService(ClientSettings(secret=security.secret, tls=client_tls)),
+    )
 
 
 def _announce(port: int, options: Options, store: FilesAndCache, devices: Sequence[Device]) -> None:

@@ -24,3 +24,7 @@ class VersionMismatchError(DeviceLostError):
 
 class GroupError(LlamaServeError):
     """A group of workers that adds tensors up cannot be joined, or has ended; names the cause."""
+
+
+class DeliveryError(LlamaServeError):
+    """A tensor did not get from one worker to another; names the delivery and the cause."""

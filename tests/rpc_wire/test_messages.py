@@ -83,6 +83,18 @@ EXTENSIONS: Final = [
     (x.Ping(77), u64(77)),
     (x.DeviceFacts(1), u32(1)),
     (x.WaitBuffer(5), u64(5)),
+    (x.OpenDoor(),),
+    (
+        x.PushTensor(TENSOR, 1, 2, 3, 50052, b"host".ljust(64, b"\0"), bytes(range(16))),
+        RAW,
+        u64(1, 2, 3),
+        u32(50052),
+        b"host",
+        bytes(60),
+        bytes(range(16)),
+    ),
+    (x.Deliver(bytes(range(16)), 7), bytes(range(16)), u64(7)),
+    (x.TakeDelivery(TENSOR, 1, 2, 3), RAW, u64(1, 2, 3)),
 ]
 ONLY_V7: Final = [
     (m.GraphRecompute(1), u32(1)),
@@ -123,6 +135,7 @@ REPLIES: Final = [
     (Cmd.PROVE, m.FlagReply(1), b"\x01"),
     (Cmd.PING, x.Ping(77), u64(77)),
     (Cmd.WAIT_BUFFER, m.FlagReply(1), b"\x01"),
+    (Cmd.OPEN_DOOR, x.DoorReply(bytes(range(16))), bytes(range(16))),
 ]
 
 

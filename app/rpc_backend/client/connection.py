@@ -22,7 +22,7 @@ from app.rpc_backend.wire.constants import (
     MIN_HASHED_BYTES,
     ProtocolVersion,
 )
-from app.rpc_backend.wire.extensions import Ping
+from app.rpc_backend.wire.extensions import DoorReply, OpenDoor, Ping
 from app.rpc_backend.wire.layout import Body
 from app.rpc_backend.wire.messages import Message
 
@@ -64,6 +64,8 @@ class WorkerConnection:
         self.hash_threshold_bytes = _threshold(settings, is_own=self.is_extended)
         self._transport = Transport(stream, core, endpoint, settings.limits)
         self._n_users = 0
+        self._door: bytes | None = None
+        self._n_deliveries = 0
 
     @property
     def bytes_sent(self) -> int:
@@ -149,6 +151,18 @@ class WorkerConnection:
             reply = future.result()
         assert isinstance(reply, expect)
         return reply
+
+    def next_delivery(self) -> tuple[bytes, int]:
+        """Return the key of the door at which other workers leave deliveries for this connection,
+        and a number that no delivery has had; only workers of our own have one.
+
+        Raises: DeviceLostError; what a worker of our own says of a request before it.
+        """
+        with self.lock:
+            if self._door is None:
+                self._door = self.call(OpenDoor(), DoorReply).key
+            self._n_deliveries += 1
+            return self._door, self._n_deliveries
 
     def retain(self) -> None:
         """Count one more device."""

@@ -20,6 +20,7 @@ from app.ggml.tensor import MAX_SRC, Buffer, Tensor
 from app.ggml.types import TRAITS
 from app.rpc_backend.client.connection import WorkerConnection
 from app.rpc_backend.client.facts import DeviceFacts, read_facts
+from app.rpc_backend.client.push import can_push, push
 from app.rpc_backend.client.upload import Upload
 from app.rpc_backend.errors import RemoteProtocolError
 from app.rpc_backend.wire import messages as m
@@ -89,7 +90,7 @@ class RpcDevice:
         return self._facts
 
     def _ask_facts(self, timeout_s: float | None) -> DeviceFacts:
-        text = self._connection.ask_bytes(DeviceFactsRequest(self._index)).result(timeout_s)
+        text = self._connection.call(DeviceFactsRequest(self._index), bytes, timeout_s)
         try:
             return read_facts(text)
         except RemoteProtocolError as error:
@@ -230,6 +231,27 @@ class RpcDevice:
         request = m.CopyTensor(self.describe(source), self.describe(target))
         if not self._connection.call(request, m.FlagReply).value:
             self.set_tensor(target, self.get_tensor(source, 0, source.nbytes).result())
+
+    def push(self, source: Tensor, other: "RpcDevice", target: Tensor) -> None:
+        """Copy a tensor of this device to one of equal size on another worker's: straight from
+        worker to worker where both are our own and can meet, else through this machine. `target`
+        has it for everything that `other` is asked afterwards.
+
+        Raises: DeviceLostError, GraphError.
+        """
+        if source.nbytes != target.nbytes:
+            raise GraphError(
+                f"push of '{source.name}' ({source.nbytes} bytes) to '{target.name}' "
+                f"({target.nbytes} bytes): expected equal sizes"
+            )
+        here, there = self._connection, other.connection
+        if here is there:
+            self.copy_tensor(source, target)
+        elif can_push(here, there):
+            described = self.describe(source), other.describe(target)
+            push(here, described[0], there, described[1], source.nbytes)
+        else:
+            other.set_tensor(target, self.get_tensor(source, 0, source.nbytes).result())
 
     def compute(self, graph: Graph) -> None:
         """Run a graph; one that the worker still keeps is only named.

@@ -72,6 +72,7 @@ _MEMORY = Layout(m.DeviceMemoryReply, "Q Q")
 _COUNT = Layout(m.DeviceCountReply, "I")
 _EXTENDED = Layout(x.ExtendReply, "B 32s 32s")
 _PONG = Layout(x.Ping, "Q")
+_DOOR = Layout(x.DoorReply, "16s")
 _HELLO = Layout(m.HelloReply, "B B B B 24s")
 _V7, _V8 = (7,), (8,)
 
@@ -125,6 +126,10 @@ COMMANDS: Final = (
     _row(Cmd.PING, x.Ping, "Q", _PONG),
     _row(Cmd.DEVICE_FACTS, x.DeviceFacts, "I", Raw.TEXT),
     _row(Cmd.WAIT_BUFFER, x.WaitBuffer, "Q", _FLAG),
+    _row(Cmd.OPEN_DOOR, x.OpenDoor, "", _DOOR),
+    _row(Cmd.PUSH_TENSOR, x.PushTensor, "T Q Q Q I 64s 16s"),
+    _row(Cmd.DELIVER, x.Deliver, "16s Q", None, Tail.DATA),
+    _row(Cmd.TAKE_DELIVERY, x.TakeDelivery, "T Q Q Q"),
 )
 
 _BY_NUMBER: Final = {v: {int(c.number): c for c in COMMANDS if v in c.versions} for v in VERSIONS}

@@ -40,6 +40,10 @@ class Cmd(IntEnum):
     PING = 130
     DEVICE_FACTS = 131
     WAIT_BUFFER = 132
+    OPEN_DOOR = 133
+    PUSH_TENSOR = 134
+    DELIVER = 135
+    TAKE_DELIVERY = 136
 
 
 class ProtocolVersion(NamedTuple):

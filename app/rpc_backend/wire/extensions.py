@@ -34,10 +34,23 @@ sends HELLO in plain, before it closes.
 | 130 | PING | u64 | the same u64 |
 | 131 | DEVICE_FACTS | device u32 | JSON of any length up to 64 KiB (`client/facts.py`) |
 | 132 | WAIT_BUFFER | handle u64 | u8 (1: everything asked before that touches the buffer is done) |
+| 133 | OPEN_DOOR | | key u8[16] |
+| 134 | PUSH_TENSOR | tensor, offset, size, sequence u64, port u32, host char[64], key u8[16] | |
+| 135 | DELIVER | key u8[16], sequence u64, data | |
+| 136 | TAKE_DELIVERY | tensor, offset, size, sequence u64 | |
 
 **Events.** Our worker reads on while its devices compute: a request waits for the graphs that touch
 the buffers that it touches, and for no others. So the reply to an unrelated request says nothing
 about a graph before it; WAIT_BUFFER's does.
+
+**Pushes.** A tensor goes from worker A straight to worker B. The main host asks B for the key of
+its door (OPEN_DOOR), tells A to push under a number that it chooses (PUSH_TENSOR) and B to take
+what comes under that number (TAKE_DELIVERY). A reads the bytes behind the graph that makes them,
+connects to B, begins an extended conversation of its own, proves its own secret where it has one,
+and leaves the bytes at the door (DELIVER); B writes them, ahead of the graphs that it is asked to
+run afterwards. At most 64 MiB go at once. So a worker connects to hosts that its client names, in
+an extended conversation and, where it has a secret, only for clients that know it. A key is random
+and good for one session.
 """
 
 import hmac
@@ -46,10 +59,16 @@ from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from typing import Final
 
+from app.rpc_backend.wire.tensor import WireTensor
+
 REVISION: Final = 1
 NONCE_BYTES: Final = 32
 PROOF_BYTES: Final = 32
 NO_PROOF: Final = bytes(PROOF_BYTES)
+KEY_BYTES: Final = 16
+HOST_BYTES: Final = 64
+MAX_PUSH_BYTES: Final = 64 * 1024 * 1024
+"""Most that goes from worker to worker at once."""
 
 FIRST_EXTENSION: Final = 128
 """Commands from here on are ours."""
@@ -130,6 +149,49 @@ class WaitBuffer:
     """Ask to be told when everything asked before that touches a buffer is done."""
 
     buffer: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenDoor:
+    """Ask for the key under which other workers leave deliveries for this session."""
+
+
+@dataclass(frozen=True, slots=True)
+class DoorReply:
+    """The key; the same one each time."""
+
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PushTensor:
+    """Send `size` bytes of a tensor from `offset` on to a door of another worker."""
+
+    tensor: WireTensor
+    offset: int
+    size: int
+    sequence: int
+    port: int
+    host: bytes
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Leave the data behind this at the door with this key, under a number."""
+
+    key: bytes
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakeDelivery:
+    """Write a delivery of `size` bytes into a tensor from `offset` on."""
+
+    tensor: WireTensor
+    offset: int
+    size: int
+    sequence: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from app.errors import (
     OutOfMemoryError,
     UnsupportedError,
 )
-from app.rpc_backend.errors import GroupError, RemoteProtocolError
+from app.rpc_backend.errors import DeliveryError, GroupError, RemoteProtocolError
 from app.rpc_backend.wire import extensions as x
 from app.rpc_backend.wire.messages import FlagReply
 from app.rpc_backend.worker.state import ClientState
@@ -27,6 +27,7 @@ _CODES: Final = (
     (OutOfMemoryError, x.ErrorCode.MEMORY),
     (DeviceLostError, x.ErrorCode.DEVICE),
     (GroupError, x.ErrorCode.DEVICE),
+    (DeliveryError, x.ErrorCode.DEVICE),
 )
 
 

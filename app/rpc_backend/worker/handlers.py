@@ -23,7 +23,7 @@ from app.rpc_backend.wire.graph_codec import GraphCompute
 from app.rpc_backend.wire.layout import Body
 from app.rpc_backend.wire.tensor import to_tensor
 from app.rpc_backend.wire.worker_core import Chunk
-from app.rpc_backend.worker import extended
+from app.rpc_backend.worker import extended, pushing
 from app.rpc_backend.worker.buffers import Region
 from app.rpc_backend.worker.graphs import CheckedGraph, build_graph
 from app.rpc_backend.worker.lanes import Later
@@ -299,9 +299,13 @@ HANDLERS: Final[dict[type, Handler]] = {
     x.Ping: extended.ping,
     x.DeviceFacts: _device_facts,
     x.WaitBuffer: _wait_buffer,
+    x.OpenDoor: pushing.open_door,
+    x.PushTensor: pushing.push_tensor,
+    x.TakeDelivery: pushing.take_delivery,
 }
 
 DATA_HANDLERS: Final[dict[type, DataHandler]] = {
     m.SetTensor: _set_tensor,
     m.SetTensor2D: _set_tensor_2d,
+    x.Deliver: pushing.deliver,
 }

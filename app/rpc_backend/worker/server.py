@@ -23,9 +23,12 @@ from app.rpc_backend.wire.constants import NEWEST
 from app.rpc_backend.worker.access import Access
 from app.rpc_backend.worker.all_reduce import Groups
 from app.rpc_backend.worker.link import LinkLimits
+from app.rpc_backend.worker.mail import DELIVERY_TIMEOUT_S, Mail
+from app.rpc_backend.worker.mailbox import Mailboxes
+from app.rpc_backend.worker.outgoing import Dial
 from app.rpc_backend.worker.peer import Peer
 from app.rpc_backend.worker.session import Session
-from app.rpc_backend.worker.tensor_cache import TensorCache
+from app.rpc_backend.worker.tensor_store import TensorStore
 
 log = logging.getLogger(__name__)
 
@@ -37,16 +40,19 @@ _ACCEPT_PAUSE_S: Final = 0.1
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
     """How the worker treats its clients. With a `secret` only those that know it are served, with
-    `tls` only those that speak TLS.
+    `tls` only those that speak TLS. `dial` connects to another worker that a client names, None to
+    refuse that; a delivery from one is waited for `delivery_timeout_s`.
     """
 
     version: int = NEWEST
-    cache: TensorCache | None = None
+    cache: TensorStore | None = None
     max_clients: int = 256
     hello_timeout_s: float = 10.0
     link_limits: LinkLimits = LinkLimits()
     secret: bytes | None = field(default=None, repr=False)
     tls: ServerTls | None = None
+    dial: Dial | None = None
+    delivery_timeout_s: float = DELIVERY_TIMEOUT_S
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -89,6 +95,7 @@ class RpcServer:
         self._settings = settings or ServerSettings()
         tls = self._settings.tls
         self._tls = None if tls is None else worker_context(tls)
+        self._mailboxes = Mailboxes()
         self._peers: set[Peer] = set()
         self._lock = threading.Lock()
         self._stopping = False
@@ -161,6 +168,9 @@ class RpcServer:
         peer = Peer(sock, name, session, self._tls, settings.hello_timeout_s, self._forget)
         here = self._listener.getsockname()[0]
         session.state.groups = Groups(here, settings.link_limits, peer.has_left)
+        session.state.mail = Mail(
+            self._mailboxes, settings.dial, peer.has_left, settings.delivery_timeout_s
+        )
         try:
             sock.setblocking(True)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

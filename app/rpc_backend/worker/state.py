@@ -16,6 +16,7 @@ from app.rpc_backend.worker.all_reduce import Groups
 from app.rpc_backend.worker.buffers import BufferTable
 from app.rpc_backend.worker.graphs import GraphStore
 from app.rpc_backend.worker.lanes import Lanes
+from app.rpc_backend.worker.mail import Mail
 from app.rpc_backend.worker.tensor_cache import CacheWriter
 from app.rpc_backend.worker.tensor_store import TensorStore
 
@@ -40,6 +41,7 @@ class ClientState:
     n_graphs_sent: int = 0
     n_graph_runs: int = 0
     groups: Groups = field(default_factory=Groups)
+    mail: Mail = field(default_factory=Mail)
     n_failures: int = 0
     """Commands that failed without ending the conversation."""
 
@@ -57,13 +59,15 @@ class ClientState:
         return self.devices[index]
 
     def drop_writer(self) -> None:
-        """Give up what was being stored."""
+        """Give up what was being stored or delivered."""
+        self.mail.drop_incoming()
         if self.writer is not None:
             self.writer.abandon()
             self.writer = None
 
     def close(self) -> None:
         """Free everything, once what runs has ended."""
+        self.mail.close()
         self.lanes.close()
         self.groups.close()
         self.graphs.forget_all()
