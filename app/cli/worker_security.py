@@ -50,10 +50,9 @@ def read_security(args: argparse.Namespace, environment: Parsed) -> Security:
     Raises: ConfigError, which never shows the secret.
     """
     path = args.secret_file
-    if path is None:
-        return Security(secret_in_variable(environment), _tls(args))
-    secret = secret_in_file(_SECRET_FLAG, path)
-    return Security(secret, _tls(args), tuple(file_remarks(_SECRET_FLAG, path)))
+    secret = secret_in_variable(environment) if path is None else secret_in_file(_SECRET_FLAG, path)
+    remarks = (*file_remarks(_SECRET_FLAG, path), *file_remarks("--tls-key", args.tls_key))
+    return Security(secret, _tls(args), remarks)
 
 
 def _tls(args: argparse.Namespace) -> ServerTls | None:

@@ -85,7 +85,11 @@ def test_no_text_form_of_the_options_has_the_secret(tmp_path: Path) -> None:
 def test_the_certificate_is_read_at_once(certificates: Certificates, tmp_path: Path) -> None:
     own = certificates.own("127.0.0.1")
     argv = ["--tls-cert", str(own.cert_file), "--tls-key", str(own.key_file)]
-    assert parse_options(argv, {}).security.tls == own
+    own.key_file.chmod(0o600)
+    assert parse_options(argv, {}).security == Security(tls=own)
+    own.key_file.chmod(0o644)
+    (remark,) = parse_options(argv, {}).security.remarks
+    assert remark.startswith(f"--tls-key {own.key_file}: everybody on this machine can read it")
     with pytest.raises(ConfigError, match="both --tls-cert and --tls-key"):
         parse_options(argv[:2], {})
     with pytest.raises(ConfigError, match="both --tls-cert and --tls-key"):

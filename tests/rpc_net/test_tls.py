@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 import torch
@@ -248,6 +248,22 @@ def test_somebody_in_between_is_noticed_by_the_secret(certificates: Certificates
         with pytest.raises(DeviceLostError, match="secret"):
             opened(port, ClientTls(), SECRET)
     assert n_relayed == [33, 42]
+
+
+def test_a_host_that_no_certificate_can_name(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = socket.getaddrinfo
+
+    def resolved(host: str, *args: Any, **kwargs: Any) -> object:
+        return real(HOST, *args, **kwargs)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolved)
+    with (
+        tls_worker(certificates.signed(HOST)) as server,
+        pytest.raises(DeviceLostError, match=r"\.gpu:\d+: no certificate can be for this host"),
+    ):
+        open_workers([f".gpu:{server.port}"], ClientSettings(tls=ClientTls()))
 
 
 def test_a_stalled_handshake_disturbs_nobody_and_ends(

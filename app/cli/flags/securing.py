@@ -120,7 +120,7 @@ def secret_in_file(flag: str, path: str) -> bytes:
     return _checked(source, secret.removesuffix(b"\n").removesuffix(b"\r"))
 
 
-def file_remarks(flag: str, path: str) -> list[str]:
+def file_remarks(flag: str, path: str | None) -> list[str]:
     """Return a warning when everybody on this machine can read a file."""
     if not path:
         return []

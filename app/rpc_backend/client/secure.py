@@ -7,7 +7,7 @@ import socket
 import time
 from dataclasses import dataclass
 
-from app.errors import DeviceLostError
+from app.errors import ConfigError, DeviceLostError
 from app.rpc_backend.client.endpoint import Endpoint
 from app.rpc_backend.streams.base import Stream
 from app.rpc_backend.streams.plain import PlainStream
@@ -40,7 +40,12 @@ def open_stream(sock: socket.socket, endpoint: Endpoint, trust: Trust, deadline:
     except OSError as error:
         sock.close()
         raise DeviceLostError(f"RPC worker {endpoint}: {handshake_failure(error)}") from None
-    except Exception:
+    except ValueError as error:
+        sock.close()
+        raise DeviceLostError(
+            f"RPC worker {endpoint}: no certificate can be for this host: {error}"
+        ) from None
+    except ConfigError:
         sock.close()
         raise
     return stream

@@ -165,7 +165,7 @@ class Transport:
             if self._cause is not None:
                 return
             self._cause = self._describe(cause)
-            if self._waiters or self._outgoing:
+            if self._waiters or self._has_unsent():
                 self._stream.abort_on_close()
             waiters, self._waiters = self._waiters, deque()
             self._outgoing.clear()
