@@ -5,9 +5,10 @@ run on one CPU thread, greedily.
 """
 
 import json
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -40,19 +41,42 @@ def stock_ggml(version: int, *worker_ports: int) -> dict[str, Any]:
     """Drive the RPC client library of stock llama.cpp through every command that it can send (see
     the script), towards one worker or two, and return what came back.
     """
-    script = PROJECT_ROOT / "tests" / "interop" / "stock_ggml.py"
     endpoints = [f"127.0.0.1:{port}" for port in worker_ports]
     if version == 8:
-        root = asset("peer_v8") / "root"
-        command = ["chroot", str(root), "python3", "-u", "-", _LIBRARIES_V8, *endpoints]
+        command = [*_python_v8(), _LIBRARIES_V8, *endpoints]
     else:
         command = [sys.executable, "-", str(asset("peer_v7") / "bin"), *endpoints]
+    return _said(command, "stock_ggml.py")
+
+
+def stock_split_text(model: Path, worker_ports: Sequence[int], prompt: str, n_predict: int) -> str:
+    """Let the stock client of version 8 complete a prompt with every matrix cut over the workers,
+    which add up among themselves.
+    """
+    # Its wrapper copies models to where it can read them.
+    inside = asset("peer_v8") / "root" / "models" / model.name
+    if not inside.exists() or inside.stat().st_size != model.stat().st_size:
+        inside.parent.mkdir(exist_ok=True)
+        shutil.copyfile(model, inside)
+    endpoints = ",".join(f"127.0.0.1:{port}" for port in worker_ports)
+    arguments = [f"/models/{model.name}", endpoints, prompt, str(n_predict)]
+    return str(_said([*_python_v8(), *arguments], "stock_split.py")["text"])
+
+
+def _python_v8() -> list[str]:
+    """The version 8 peer's own Python, which reads a script from its input."""
+    return ["chroot", str(asset("peer_v8") / "root"), "python3", "-u", "-"]
+
+
+def _said(command: Sequence[str], script: str) -> dict[str, Any]:
+    """Run a script of tests/interop and return the line of JSON that it prints."""
+    path = PROJECT_ROOT / "tests" / "interop" / script
     done = subprocess.run(
         command,
-        input=script.read_text("utf-8"),
+        input=path.read_text("utf-8"),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]

@@ -5,13 +5,15 @@ bits and our reference does not, so that a near tie may fall either way.
 """
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Final
 
 import pytest
 
 from tests.helpers.assets import asset
 from tests.helpers.process import own_worker
-from tests.helpers.stock_peers import stock_text_v8, stock_texts_v7
+from tests.helpers.rpc_tap import tapped
+from tests.helpers.stock_peers import stock_split_text, stock_text_v8, stock_texts_v7, stock_worker
 
 N_PREDICT: Final = 8
 PROMPTS: Final = {
@@ -41,6 +43,24 @@ def test_a_client_of_version_8_writes_the_same(model: str, port_v8: int) -> None
     alone = stock_text_v8(path, None, prompt, N_PREDICT)
     assert stock_text_v8(path, port_v8, prompt, N_PREDICT) == alone
     assert alone.strip()
+
+
+@pytest.mark.peer_v8
+@pytest.mark.parametrize("second", ["own", "stock"])
+def test_a_client_that_cuts_matrices_over_two_workers_writes_the_same(second: str) -> None:
+    path, prompt = asset("stories260k"), "Once upon a time there was a little girl. " * 5
+    alone = stock_text_v8(path, None, prompt, N_PREDICT)
+    with ExitStack() as stack:
+        first = stack.enter_context(own_worker())[1]
+        if second == "own":
+            other = stack.enter_context(own_worker())[1]
+        else:
+            other = stack.enter_context(stock_worker(8))
+        taps = [stack.enter_context(tapped(port, 8)) for port in (first, other)]
+        cut = stock_split_text(path, [tap.port for tap in taps], prompt, N_PREDICT)
+        assert len(taps[0].seen["COMM_ALLREDUCE"]) > N_PREDICT
+    assert cut == alone
+    assert cut.strip()
 
 
 @pytest.mark.peer_v7
