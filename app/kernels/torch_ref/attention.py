@@ -15,7 +15,13 @@ from app.ggml.ops import Op
 from app.ggml.tensor import Tensor
 from app.ggml.types import GGMLType
 from app.kernels.table import Kernel, Steps
-from app.kernels.torch_ref.context import READABLE, Context, as_float, reshaped
+from app.kernels.torch_ref.context import (
+    READABLE,
+    Context,
+    as_float,
+    reshaped,
+    too_many_planes,
+)
 from app.kernels.torch_ref.softmax import MaskUse, mask_of, sinks_supported
 
 _TILE_ELEMENTS = 1 << 20
@@ -173,7 +179,7 @@ def _supported(node: Tensor) -> str | None:
             return f"type {source.type.name} of source {index} cannot be decoded"
     if node.require(0).type != GGMLType.F32:
         return f"Q of type {node.require(0).type.name}, expected F32"
-    return sinks_supported(node.optional(4), node.require(0).ne[2])
+    return too_many_planes(node) or sinks_supported(node.optional(4), node.require(0).ne[2])
 
 
 KERNELS: dict[Op, Kernel[Context]] = {Op.FLASH_ATTN_EXT: Kernel(_flash_attn, _supported)}

@@ -17,7 +17,14 @@ from app.ggml.tensor import Tensor
 from app.ggml.types import GGMLType
 from app.kernels.table import Kernel, Steps
 from app.kernels.torch_ref import dequant
-from app.kernels.torch_ref.context import DTYPES, READABLE, Context, as_float, types_in
+from app.kernels.torch_ref.context import (
+    DTYPES,
+    READABLE,
+    Context,
+    as_float,
+    too_many_planes,
+    types_in,
+)
 
 _F32 = frozenset({GGMLType.F32})
 
@@ -90,7 +97,7 @@ def _mul_mat_id_supported(node: Tensor) -> str | None:
         return f"experts of type {node.require(0).type.name} cannot be decoded"
     if node.require(2).type != GGMLType.I32:
         return f"indices of type {node.require(2).type.name}, expected I32"
-    return types_in(node, _F32, 1)
+    return too_many_planes(node.require(0)) or types_in(node, _F32, 1)
 
 
 def _add_id_supported(node: Tensor) -> str | None:

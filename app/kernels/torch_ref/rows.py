@@ -15,7 +15,13 @@ from app.ggml.tensor import Tensor
 from app.ggml.types import TRAITS, GGMLType
 from app.kernels.table import Kernel, Step, Steps
 from app.kernels.torch_ref import dequant, quantize
-from app.kernels.torch_ref.context import DTYPES, FLOATS, READABLE, Context
+from app.kernels.torch_ref.context import (
+    DTYPES,
+    FLOATS,
+    READABLE,
+    Context,
+    too_many_planes,
+)
 
 
 def _guarded(step: Step, index: torch.Tensor, n_rows: int, what: str) -> Step:
@@ -118,6 +124,8 @@ def _scatter_blocks(
 
 def _get_rows_supported(node: Tensor) -> str | None:
     source = node.require(0)
+    if (reason := too_many_planes(node)) is not None:
+        return reason
     if source.type == GGMLType.I32:
         return None if node.type == GGMLType.I32 else f"result {node.type.name}, expected I32"
     if source.type not in READABLE:
@@ -133,7 +141,7 @@ def _set_rows_supported(node: Tensor) -> str | None:
         return f"rows of type {rows.type.name}, expected F32 or F16"
     if indices.type not in (GGMLType.I64, GGMLType.I32):
         return f"indices of type {indices.type.name}, expected I64 or I32"
-    return None
+    return too_many_planes(node)
 
 
 KERNELS: dict[Op, Kernel[Context]] = {

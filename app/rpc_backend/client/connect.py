@@ -7,7 +7,7 @@ are closed again and the error names every one that failed.
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from app.errors import DeviceLostError
+from app.errors import DeviceLostError, LlamaServeError
 from app.rpc_backend.client.connection import ClientSettings, WorkerConnection
 from app.rpc_backend.client.device import RpcDevice
 from app.rpc_backend.client.endpoint import Endpoint, parse_endpoints
@@ -42,10 +42,10 @@ def open_workers(
             for index in range(count):
                 name, timeout_s = f"RPC{len(devices)}", settings.connect_timeout_s
                 devices.append(RpcDevice(connection, index, name, timeout_s))
-    except DeviceLostError:
+    except LlamaServeError as error:
         for one in pending:
             one.result()[0].close()
-        raise
+        raise _lost(error) from None
     return devices
 
 
@@ -57,10 +57,15 @@ def _open_one(endpoint: Endpoint, settings: ClientSettings) -> tuple[WorkerConne
             raise DeviceLostError(
                 f"RPC worker {endpoint}: {reply.count} devices: expected 1 to {MAX_DEVICES}"
             )
-    except DeviceLostError:
+    except LlamaServeError as error:
         connection.close()
-        raise
+        raise _lost(error) from None
     return connection, reply.count
+
+
+def _lost(error: LlamaServeError) -> DeviceLostError:
+    """A worker that fails at the first questions, whatever it calls that, cannot be used."""
+    return error if isinstance(error, DeviceLostError) else DeviceLostError(str(error))
 
 
 def _joined(errors: Sequence[BaseException]) -> BaseException:

@@ -1,0 +1,93 @@
+"""One client of a worker's session in this process, which looks at whatever comes back."""
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from app.devices.base import Device
+from app.rpc_backend.wire import extensions as x
+from app.rpc_backend.wire import messages as m
+from app.rpc_backend.wire.commands import Raw, command_of
+from app.rpc_backend.wire.framing import REQUEST_HEADER
+from app.rpc_backend.wire.tensor import Place
+from app.rpc_backend.worker.session import Session
+
+MAX_ANSWER: Final = 1 << 24
+
+_SIZE: Final = struct.Struct("<Q")
+
+
+class HasEndedError(Exception):
+    """Nothing more can be asked: the worker waits for the rest of a request that is not whole."""
+
+
+class Caller:
+    """Sends requests and takes replies and error frames apart."""
+
+    def __init__(self, devices: Sequence[Device], version: int) -> None:
+        self.session = Session(devices, version)
+        self.n_errors = 0
+        self._version = version
+        self.call(m.Hello())
+
+    def raw(self, data: bytes) -> list[bytes]:
+        """Give bytes to the worker; return the replies in what it sends, without error frames.
+
+        Raises: SessionError; AssertionError for an answer that is no answer.
+        """
+        pieces: list[bytes] = []
+        size = 0
+        while data:
+            with self.session.writable() as room:
+                n = min(len(room), len(data))
+                room[:n] = data[:n]
+            for piece in self.session.wrote(n):
+                pieces.append(bytes(piece))
+                size += len(piece)
+                assert size <= MAX_ANSWER, "the answer has no end"
+            data = data[n:]
+        return self._replies(b"".join(pieces))
+
+    def _replies(self, answer: bytes) -> list[bytes]:
+        replies, at = [], 0
+        while at < len(answer):
+            (size,) = _SIZE.unpack_from(answer, at)
+            at += _SIZE.size
+            length = size & ~x.ERROR_BIT
+            body = answer[at : at + length]
+            assert len(body) == length, "an answer that is cut short"
+            at += length
+            if size & x.ERROR_BIT:
+                self.n_errors += 1
+                error = x.unpack_error(body)
+                assert error.code != x.ErrorCode.INTERNAL, error
+            else:
+                replies.append(body)
+        return replies
+
+    def call(self, message: m.Message, data: bytes = b"") -> m.Message | bytes | None:
+        """Send a request; return its reply, None when it has none or failed.
+
+        Raises: SessionError, HasEndedError.
+        """
+        if not self.session.is_between_requests:
+            raise HasEndedError
+        command = command_of(message, self._version)
+        body = command.request.pack(message)
+        head = REQUEST_HEADER.pack(command.number, len(body) + len(data))
+        replies = self.raw(head + body + data)
+        assert len(replies) <= (command.response is not None), "more than one reply"
+        if not replies:
+            return None
+        if command.response is None or isinstance(command.response, Raw):
+            return replies[0]
+        return command.response.unpack(replies[0])
+
+    def alloc(self, size: int) -> Place | None:
+        """Make a buffer; None when there is no memory for it."""
+        reply = self.call(m.AllocBuffer(0, size))
+        if not isinstance(reply, m.AllocBufferReply) or reply.buffer == 0:
+            return None
+        base = self.call(m.BufferGetBase(reply.buffer))
+        assert isinstance(base, m.SizeReply)
+        return Place(reply.buffer, base.value)

@@ -1,0 +1,82 @@
+"""Builds the native core with AddressSanitizer, for fuzz runs only.
+
+    python -m tests.fuzz.sanitize --level avx512 FOLDER
+    python -m tests.fuzz --library FOLDER --target worker --minutes 10
+
+The flags are those of setup.py but for the optimisation, which the checks would make very slow to
+compile. The second command loads the sanitizer's runtime into each slice by itself.
+"""
+
+import argparse
+import os
+import runpy
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+from unittest import mock
+
+from tests.helpers.assets import PROJECT_ROOT
+
+_COMPILER: Final = os.environ.get("CXX", "g++")
+_REPLACED: Final = {"-O3", "-g0"}
+_CHECKS: Final = ["-O1", "-gline-tables-only", "-fno-omit-frame-pointer", "-fsanitize=address"]
+_GCC_CHECKS: Final = ["-O1", "-g1", "-fno-omit-frame-pointer", "-fsanitize=address"]
+_OPTIONS: Final = "detect_leaks=0:allocator_may_return_null=1:detect_stack_use_after_return=0"
+
+
+def build(level: str, folder: Path, jobs: int) -> Path:
+    """Compile what has changed and link one level; return the library's path.
+
+    Raises: CalledProcessError.
+    """
+    with mock.patch("setuptools.setup"):
+        settings = runpy.run_path(str(PROJECT_ROOT / "setup.py"))
+    checks = _CHECKS if "clang" in _COMPILER else _GCC_CHECKS
+    flags = [flag for flag in settings["COMMON"] if flag not in _REPLACED]
+    flags += [*settings["LEVELS"][level], *checks]
+    sources = sorted((PROJECT_ROOT / settings["FOLDER"]).glob("*.cpp"))
+    newest_header = max(
+        p.stat().st_mtime for p in (PROJECT_ROOT / settings["FOLDER"]).glob("*.h")
+    )
+    objects = folder / level
+    objects.mkdir(parents=True, exist_ok=True)
+
+    def compile_one(source: Path) -> Path:
+        target = objects / f"{source.stem}.o"
+        newest = max(source.stat().st_mtime, newest_header)
+        if not target.exists() or target.stat().st_mtime < newest:
+            command = [_COMPILER, *flags, "-c", str(source), "-o", str(target)]
+            subprocess.run(command, check=True)
+        return target
+
+    with ThreadPoolExecutor(jobs) as pool:
+        made = [str(path) for path in pool.map(compile_one, sources)]
+    library = folder / f"_native_{level}.so"
+    link = [_COMPILER, "-shared", "-pthread", "-fsanitize=address", *made, "-o", str(library)]
+    subprocess.run(link, check=True)
+    return library
+
+
+def environment() -> dict[str, str]:
+    """Return what a process that loads such a library must have in its environment."""
+    found = subprocess.run(
+        [_COMPILER, "-print-file-name=libasan.so"], check=True, capture_output=True, text=True
+    )
+    return {"LD_PRELOAD": found.stdout.strip(), "ASAN_OPTIONS": _OPTIONS}
+
+
+def main() -> int:
+    """Build one level."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.sanitize", description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--level", default="avx512")
+    parser.add_argument("--jobs", type=int, default=2)
+    args = parser.parse_args()
+    sys.stdout.write(f"{build(args.level, args.folder, args.jobs)}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,246 @@
+"""A hostile client against a worker's session in this process, on real kernels.
+
+One round is one client: it takes buffers, sends graphs and requests, whole and damaged, in any
+order, and leaves. It must end in replies or in one SessionError that is no internal error; no byte
+outside of what a graph's nodes may write changes; nothing is kept when it has gone; and another
+client's answers stay the same to the bit.
+"""
+
+import gc
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+from unittest import mock
+
+from app.devices.base import Device, DeviceInfo, DeviceKind
+from app.devices.host_memory import touched_bytes
+from app.errors import GraphError, LlamaServeError
+from app.ggml.graph import next_uid
+from app.ggml.ops import VIEW_OPS
+from app.ggml.tensor import Tensor, TensorFlag, new_tensor
+from app.ggml.types import GGMLType
+from app.rpc_backend.wire import extensions as x
+from app.rpc_backend.wire import messages as m
+from app.rpc_backend.wire.graph_codec import GraphCompute, describe_graph
+from app.rpc_backend.wire.tensor import Place, WireTensor, to_tensor, to_wire
+from app.rpc_backend.worker.session import SessionError
+from tests.fuzz import guards
+from tests.fuzz.caller import Caller, HasEndedError
+from tests.fuzz.canary import Canary, lay_out, sample_graph
+from tests.fuzz.damage import damaged_graph
+from tests.fuzz.dice import Dice
+from tests.fuzz.graphs import draft
+from tests.fuzz.talk import Room, request
+from tests.fuzz.wild import SIZE, WildGraphs
+
+MAX_BUFFER: Final = 1 << 22
+CHECK_EVERY: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class SizedBuffer:
+    """Stands for a buffer of the worker while a graph is made."""
+
+    size: int
+
+
+@dataclass(slots=True)
+class WorkerTarget:
+    """One device, the canary on it, and what has happened so far."""
+
+    device: Device
+    outcomes: Counter[str] = field(default_factory=Counter)
+    ops: Counter[str] = field(default_factory=Counter)
+    canary: Canary = field(init=False)
+    _n_live: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.canary = Canary(self.device)
+        self._n_live = guards.n_live()
+
+    def round(self, seed: int) -> None:
+        """Be one client.
+
+        Raises: AssertionError saying what went wrong.
+        """
+        client = _Client(Dice(seed), self)
+        try:
+            client.run()
+        finally:
+            client.link.session.close()
+            self.outcomes["failures told"] += client.link.n_errors
+        assert not guards.violations, guards.violations
+        if seed % CHECK_EVERY == 0:
+            self.check()
+
+    def check(self) -> None:
+        """Look at what rounds must leave alone."""
+        self.canary.check()
+        gc.collect()
+        held = guards.n_live() - self._n_live
+        assert held <= 0, f"{held} buffers of clients that left are still held"
+
+    def n_bytes(self) -> int:
+        """Memory of the worker."""
+        return touched_bytes()
+
+    def close(self) -> None:
+        """Give everything back."""
+        self.canary.close()
+        self.device.close()
+
+
+class _Client:
+    """The client of one round."""
+
+    def __init__(self, dice: Dice, target: WorkerTarget) -> None:
+        self.dice = dice
+        self.target = target
+        self.version = dice.choice((7, 8))
+        self.link = Caller([target.device], self.version)
+        self.rooms: list[Room] = []
+        self.uids: list[int] = []
+
+    def run(self) -> None:
+        """Do up to a dozen things, the first that the worker does not accept being the last."""
+        actions = (
+            *(self._send_case, self._send_case, self._send_case, self._send_sample),
+            *(self._send_wild, self._send_wild, self._recompute, self._talk, self._talk, self._talk),
+        )
+        try:
+            if self.dice.chance(0.6):
+                self.link.call(x.Extend(x.REVISION, bytes(x.NONCE_BYTES)))
+            self._take(self.dice.choice((0, 1, 64, 1000, 1 << 16)))
+            for _ in range(self.dice.randint(1, 12)):
+                self.dice.choice(actions)()
+            self.target.outcomes["clients that left"] += 1
+        except SessionError as error:
+            assert "internal error" not in str(error), error
+            self.target.outcomes["clients cut off"] += 1
+        except HasEndedError:
+            self.target.outcomes["clients that stopped in a request"] += 1
+        except LlamaServeError as error:
+            # What this end cannot even say.
+            assert isinstance(error, GraphError), error
+            self.target.outcomes["not sayable"] += 1
+
+    def _take(self, size: int) -> Room:
+        place = self.link.alloc(size)
+        assert place is not None, f"no memory for {size} bytes"
+        self.rooms.append(Room(place, size))
+        return self.rooms[-1]
+
+    def _talk(self) -> None:
+        data = request(self.dice, self.version, self.rooms)
+        if self.dice.chance(0.1):
+            data = self.dice.randbytes(self.dice.randrange(1, 400))
+        self.target.outcomes["requests"] += 1
+        if not self.link.session.is_between_requests:
+            raise HasEndedError
+        self.link.raw(data)
+
+    def _recompute(self) -> None:
+        uid = self.dice.choice(self.uids) if self.uids else self.dice.u64()
+        self.link.call(m.GraphRecompute(0, uid))
+        self.target.outcomes["graphs asked for again"] += 1
+
+    def _send_sample(self) -> None:
+        graph = sample_graph()
+        offsets, size = lay_out(graph)
+        at = self._take(size).place
+        message = describe_graph(graph, 0, lambda t: Place(at.handle, at.address + offsets[id(t)]))
+        self._compute(damaged_graph(self.dice, message), at, size)
+
+    def _send_case(self) -> None:
+        made = draft(self.dice, self.dice.choice((1, 1, 1, 2, 4)))
+        room = self._take(made.size)
+        handle, base = room.place
+        message = describe_graph(made.graph, 0, lambda t: Place(handle, base + made.offsets[id(t)]))
+        for leaf, data in made.data:
+            if data:
+                wire = to_wire(leaf, Place(handle, base + made.offsets[id(leaf)]))
+                self.link.call(m.SetTensor(wire, 0, 0), data)
+        if self.dice.chance(0.6):
+            message = damaged_graph(self.dice, message)
+        self._compute(message, room.place, made.size)
+
+    def _send_wild(self) -> None:
+        room = self._take(SIZE)
+        handle, base = room.place
+        graph, _ = WildGraphs(self.dice, SizedBuffer(SIZE), huge=0.1).graph()
+        graph.uid = next_uid()
+        message = describe_graph(graph, 0, lambda t: Place(handle, base + t.offset))
+        noise = bytes(self.dice.choices((0, 0, 1, 2, 3, 4), k=SIZE // 64)) * 64
+        self.link.call(m.SetTensor(self._bytes(room.place, SIZE), 0, 0), noise)
+        self._compute(message, room.place, SIZE)
+
+    def _compute(self, message: GraphCompute, at: Place, size: int) -> None:
+        """Send a graph; only the bytes of its nodes may have changed, whether it runs or not."""
+        self.target.outcomes["graphs"] += 1
+        before, n_errors = self._read(at, size), self.link.n_errors
+        self.link.call(message)
+        after = self._read(at, size)
+        nodes = _written(message)
+        if self.link.n_errors == n_errors:
+            self.target.outcomes["graphs run"] += 1
+            self.uids.append(message.uid)
+            self.target.ops.update(node.op.name for node, _ in nodes)
+        if before == after:
+            return
+        allowed = bytearray(size)
+        for node, address in nodes:
+            start = address - at.address
+            allowed[start : start + node.nbytes] = b"\1" * node.nbytes
+        changed = [i for i in range(size) if before[i] != after[i] and not allowed[i]]
+        assert not changed, f"bytes {changed[:4]} were written, of no node: {message}"
+
+    def _bytes(self, at: Place, size: int) -> WireTensor:
+        return to_wire(new_tensor(GGMLType.I8, (size,), "all"), at)
+
+    def _read(self, at: Place, size: int) -> bytes:
+        if size == 0:
+            return b""
+        data = self.link.call(m.GetTensor(self._bytes(at, size), 0, size))
+        return data if isinstance(data, bytes) else b""
+
+
+def _written(message: GraphCompute) -> list[tuple[Tensor, int]]:
+    """The nodes that a worker computes and their addresses; none for a graph that makes no sense."""
+    made = {tensor.id: tensor for tensor in message.tensors}
+    try:
+        nodes = [made[key] for key in message.node_ids]
+        return [
+            (to_tensor(node), node.data)
+            for node in nodes
+            if node.flags & TensorFlag.COMPUTE and node.op not in VIEW_OPS
+        ]
+    except (KeyError, GraphError):
+        return []
+
+
+@contextmanager
+def open_device(executor: str, level: str | None, threads: int) -> Iterator[Device]:
+    """Open the CPU with guards around its buffers; a buffer of more than 4 MiB is refused."""
+    device = _native(level, threads) if executor == "native" else _reference()
+    with guards.guards(), mock.patch.object(device, "max_size", return_value=MAX_BUFFER):
+        yield device
+
+
+def _native(level: str | None, threads: int) -> Device:
+    from app.devices.native_device import NativeDevice
+    from app.kernels.cpu.library import load_library
+
+    library, why = load_library(level)
+    assert library is not None, why
+    return NativeDevice(DeviceInfo("CPU", "fuzz", DeviceKind.CPU), library, threads)
+
+
+def _reference() -> Device:
+    import torch
+
+    from app.devices.torch_device import TorchDevice
+
+    torch.set_num_threads(1)
+    return TorchDevice(DeviceInfo("CPU", "fuzz", DeviceKind.CPU), torch.device("cpu"))
