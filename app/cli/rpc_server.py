@@ -1,7 +1,8 @@
 """llama-rpc-server: lends this machine's devices to main hosts that speak the ggml RPC protocol.
 
-Flags are those of the stock ggml-rpc-server, `--protocol` and `--profile`. The port is taken first,
-so that a busy one is reported at once, and opened last, when the devices are ready.
+Flags are those of the stock ggml-rpc-server, `--protocol`, `--profile`, `--list-ops` and those of
+`app.cli.worker_security` and `worker_storage`. The port is taken first, so that a busy one is
+reported at once, and opened last, when the devices are ready.
 """
 
 import argparse
@@ -27,6 +28,7 @@ from app.cli.flags.securing import SECRET
 from app.cli.worker_security import Security, add_security_flags, open_warning, read_security
 from app.cli.worker_storage import Storage, add_storage_flags, read_storage, storage_words
 from app.devices.base import Device
+from app.devices.op_list import list_ops
 from app.devices.profile import profile_text, start_profiles
 from app.errors import LlamaServeError
 from app.logs import DEFAULT_VERBOSITY, LogSettings, setup_logging
@@ -57,6 +59,7 @@ class Options:
     debug: int
     cpu: CpuChoice
     profile: bool
+    lists_ops: bool
     security: Security
 
 
@@ -66,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         options = parse_options(sys.argv[1:] if argv is None else argv, os.environ)
-        return _run(options)
+        return _list_ops(options) if options.lists_ops else _run(options)
     except LlamaServeError as error:
         print(f"llama-rpc-server: error: {error}", file=sys.stderr)
         return 1
@@ -90,6 +93,7 @@ def parse_options(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         debug=_debug_level(environ.get("GGML_RPC_DEBUG", "")),
         cpu=cpu_choice(environment),
         profile=args.profile,
+        lists_ops=args.list_ops,
         security=read_security(args, environment),
     )
 
@@ -121,6 +125,12 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="time every kind of operation and print the sums of each device at the end; costs "
         "some speed",
+    )
+    add(
+        "--list-ops",
+        action="store_true",
+        help="print what each device can run, a line `DEVICE<TAB>OPERATION<TAB>limits` per "
+        "operation, and exit",
     )
     add_security_flags(parser)
     add("--version", action="version", version=BUILD_INFO)
@@ -160,15 +170,7 @@ def _run(options: Options) -> int:
             print(text, file=sys.stderr)
     store = options.storage.open()
     with listener:
-        # torch takes most of the start-up time; a busy port or a wrong flag need not wait for it.
-        from app.devices.registry import open_devices
-
-        devices = open_devices(
-            options.devices,
-            options.threads,
-            executor=options.cpu.executor,
-            level=options.cpu.level,
-        )
+        devices = _open_devices(options)
         if options.profile:
             start_profiles(devices)
         server = RpcServer(listener, devices, _settings(options, store))
@@ -186,6 +188,26 @@ def _run(options: Options) -> int:
         store.close()
         for device in devices:
             device.close()
+    return 0
+
+
+def _open_devices(options: Options) -> list[Device]:
+    # torch takes most of the start-up time; a busy port or a wrong flag need not wait for it.
+    from app.devices.registry import open_devices
+
+    return open_devices(
+        options.devices,
+        options.threads,
+        executor=options.cpu.executor,
+        level=options.cpu.level,
+    )
+
+
+def _list_ops(options: Options) -> int:
+    """Print what each device can run, one operation a line."""
+    for device in _open_devices(options):
+        print("\n".join(list_ops(device)))
+        device.close()
     return 0
 
 

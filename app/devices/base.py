@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Protocol
 
 from app.ggml.graph import Graph
+from app.ggml.ops import Op
 from app.ggml.tensor import Buffer, Tensor
 
 Bytes = bytes | bytearray | memoryview
@@ -127,6 +128,9 @@ class Device(Protocol):
 
         Raises: GraphError, UnsupportedError before any kernel runs.
         """
+
+    def ops(self) -> frozenset[Op]:
+        """Operations that have a kernel here; `unsupported` says what they do not take."""
 
     def unsupported(self, nodes: Sequence[Tensor]) -> str | None:
         """Reason why one of `nodes` cannot run here, or None."""

@@ -22,7 +22,9 @@ from app.devices.profile import Profile, ProfileRow
 from app.devices.weights import copy_weights
 from app.errors import GraphError, OutOfMemoryError
 from app.ggml.graph import Graph
+from app.ggml.ops import Op
 from app.ggml.tensor import Buffer, Tensor
+from app.ggml.verify import KNOWN_OPS
 from app.kernels.cpu.library import NativeLibrary
 
 
@@ -170,6 +172,10 @@ class NativeDevice:
         Raises: GraphError, UnsupportedError before any kernel runs, OutOfMemoryError.
         """
         self._executor.compute(graph)
+
+    def ops(self) -> frozenset[Op]:
+        """Operations that have a kernel here: those of the reference kernels, which stand in."""
+        return KNOWN_OPS
 
     def unsupported(self, nodes: Sequence[Tensor]) -> str | None:
         """Reason why one of `nodes` cannot run here, or None."""

@@ -22,7 +22,9 @@ from app.devices.base import (
 from app.devices.weights import copy_weights
 from app.errors import DeviceLostError, GraphError, OutOfMemoryError
 from app.ggml.graph import Graph
+from app.ggml.ops import Op
 from app.ggml.tensor import Buffer, Tensor
+from app.ggml.verify import KNOWN_OPS
 
 ALIGNMENT = 32
 
@@ -159,6 +161,10 @@ class NullDevice:
         """Remember the graph."""
         self._enter("compute")
         self.graphs.append(graph)
+
+    def ops(self) -> frozenset[Op]:
+        """Return every operation."""
+        return KNOWN_OPS
 
     def unsupported(self, nodes: Sequence[Tensor]) -> str | None:
         """Return None: everything can run here."""

@@ -21,6 +21,7 @@ from app.devices.weight_cache import WeightCache
 from app.devices.weights import copy_weights
 from app.errors import GraphError, OutOfMemoryError
 from app.ggml.graph import Graph
+from app.ggml.ops import Op
 from app.ggml.tensor import Buffer, Tensor
 from app.kernels.torch_ref.ops import reference_table
 
@@ -185,6 +186,10 @@ class TorchDevice:
         Raises: GraphError, UnsupportedError before any kernel runs, OutOfMemoryError.
         """
         self._executor.compute(graph)
+
+    def ops(self) -> frozenset[Op]:
+        """Operations that have a kernel here."""
+        return self._executor.table.ops
 
     def unsupported(self, nodes: Sequence[Tensor]) -> str | None:
         """Reason why one of `nodes` cannot run here, or None."""

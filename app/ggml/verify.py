@@ -187,6 +187,9 @@ _CHOSEN_SHAPE: Final[dict[Op, Callable[[Tensor], None]]] = {
     **shapes_image.CHOSEN,
 }
 
+KNOWN_OPS: Final = frozenset(INFER) | frozenset(_CHOSEN_SHAPE)
+"""Operations that a legal graph may hold, views and NONE apart. The reference kernels have all."""
+
 
 def _check_result(node: Tensor) -> None:
     """The result has no gaps, or it is exactly the place of the source that it overwrites."""

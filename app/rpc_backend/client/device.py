@@ -18,6 +18,7 @@ from app.ggml.graph import Graph
 from app.ggml.ops import FORBIDDEN_OPS, VIEW_OPS, Op
 from app.ggml.tensor import MAX_SRC, Buffer, Tensor
 from app.ggml.types import TRAITS
+from app.ggml.verify import KNOWN_OPS
 from app.rpc_backend.client.connection import WorkerConnection
 from app.rpc_backend.client.facts import DeviceFacts, read_facts
 from app.rpc_backend.client.push import can_push, push
@@ -267,6 +268,11 @@ class RpcDevice:
             message = describe_graph(graph, device, self._place)
             connection.tell(message)
             connection.kept.sent(device, graph.uid)
+
+    def ops(self) -> frozenset[Op]:
+        """What a worker of our own says that it runs; of a stock one, all that may be sent."""
+        ops = None if self._facts is None else self._facts.ops
+        return KNOWN_OPS if ops is None else ops
 
     def unsupported(self, nodes: Sequence[Tensor]) -> str | None:
         """Reason why one of `nodes` cannot run; a stock worker cannot be asked, so only what no

@@ -75,6 +75,7 @@ def device_facts(state: ClientState, message: x.DeviceFacts) -> bytes:
         "threads": info.threads,
         "free": memory.free,
         "total": memory.total,
+        "ops": [op.name for op in sorted(device.ops())],
         "program": BUILD_INFO,
     }
     return json.dumps(facts).encode()
