@@ -11,7 +11,7 @@ RUN apt-get update \
 
 WORKDIR /src
 COPY . .
-RUN pip install --no-cache-dir ${PIP_ARGS} -c constraints.txt numpy torch \
+RUN pip install --no-cache-dir ${PIP_ARGS} -c constraints.txt gguf numpy torch \
  && pip install --no-cache-dir --no-deps .
 
 RUN useradd --create-home worker && mkdir /cache && chown worker /cache

@@ -12,7 +12,7 @@ from importlinter.cli import lint_imports
 from tests.helpers.assets import PROJECT_ROOT
 
 APP = PROJECT_ROOT / "app"
-WORKER_NEEDS = {"numpy", "torch"}
+WORKER_NEEDS = {"gguf", "numpy", "torch"}
 """What docker/worker.Dockerfile installs beside this package."""
 MAY_READ_ENVIRONMENT = ("cli/", "logs.py")
 ENVIRONMENT_NAMES = {"environ", "environb", "getenv", "getenvb", "putenv"}
