@@ -150,7 +150,9 @@ def _eps(node: Tensor) -> None:
 
 def _scale(node: Tensor) -> None:
     _finite("scale", node.params.f32(0))
-    _finite("bias", node.params.f32(1))
+    # An infinite one makes a mask of everything.
+    if math.isnan(node.params.f32(1)):
+        raise GraphError("bias is nan, expected a number")
 
 
 def _slope(node: Tensor) -> None:

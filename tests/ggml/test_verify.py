@@ -123,6 +123,12 @@ def test_operations_in_place_pass() -> None:
     verify_graph(Graph(nodes))
 
 
+def test_a_mask_may_be_made_by_shifting_to_minus_infinity() -> None:
+    graph = every_operation()
+    find(graph, Op.SCALE).params = Params.pack("2f", 1, -math.inf)
+    verify_graph(graph)
+
+
 def test_a_result_may_reuse_the_memory_of_a_source() -> None:
     """A stock client's allocator does that without saying so in `view_src`."""
     x = leaf(F32, [16, 4], "x")
