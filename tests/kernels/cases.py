@@ -22,7 +22,7 @@ from tests.kernels.oracle import UNARY
 
 F32, F16, BF16 = GGMLType.F32, GGMLType.F16, GGMLType.BF16
 I32, I64, Q8_0 = GGMLType.I32, GGMLType.I64, GGMLType.Q8_0
-F16_NMSE, BF16_NMSE, Q8_0_NMSE = 3e-7, 2e-5, 5e-5
+F16_NMSE, BF16_NMSE, Q8_0_NMSE, Q6_K_NMSE = 3e-7, 2e-5, 5e-5, 5e-4
 BINARY: Final = (Op.ADD, Op.SUB, Op.MUL, Op.DIV)
 QUANTISED: Final = sorted(t for t in MODEL_TYPES if TRAITS[t].is_quantized)
 KV_QUANTISED: Final = (
@@ -241,6 +241,11 @@ def _row_cases() -> list[Case]:
                 name = f"SET_ROWS-{row_type.name}-{type_.name}-{index_type.name}"
                 into = (rows, index, Source((64, 8, 2), type_))
                 cases.append(Case(name, Op.SET_ROWS, into, nmse=tolerance))
+    for n in (0, 1):
+        few = (Source((256, n)), Source((n,), I64, below(9)), Source((256, 9), GGMLType.Q6_K))
+        cases.append(Case(f"SET_ROWS-Q6_K-{n}", Op.SET_ROWS, few, nmse=Q6_K_NMSE))
+        few = (Source((32, n)), Source((n,), I64, below(9)), Source((32, 9), Q8_0))
+        cases.append(Case(f"SET_ROWS-Q8_0-{n}", Op.SET_ROWS, few, nmse=Q8_0_NMSE))
     repeated = (Source((4, 3, 4, 2)), Source((3, 2), I64, below(9)), Source((4, 9, 4, 2)))
     single = (Source((1, 30), F32), Source((30,), I64, below(64)), Source((1, 64), F16))
     empty = (Source((4, 0)), Source((0,), I64, below(9)), Source((4, 9)))

@@ -40,7 +40,8 @@ def codebook(indices: torch.Tensor, values: Sequence[int]) -> torch.Tensor:
 
 def half_bytes(x: torch.Tensor) -> torch.Tensor:
     """F32 (n, m) → the bytes of its f16 (n, 2m)."""
-    return x.to(torch.float16).view(torch.uint8)
+    # As one row first: a single number may have a stride of zero, which no other type can look at.
+    return x.to(torch.float16).reshape(-1).view(torch.uint8).view(x.shape[0], 2 * x.shape[1])
 
 
 def packed(numbers: torch.Tensor, width: int, run: int) -> torch.Tensor:

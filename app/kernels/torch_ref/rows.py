@@ -117,7 +117,7 @@ def _scatter_blocks(
 
     def step() -> None:
         pieces = rows.to(torch.float32).reshape(-1, traits.block_size)
-        blocks.index_copy_(0, index, encode(pieces).view(rows.shape[0], -1))
+        blocks.index_copy_(0, index, encode(pieces).view(rows.shape[0], blocks.shape[1]))
 
     return [], step
 
