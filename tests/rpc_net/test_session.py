@@ -368,6 +368,19 @@ def test_a_graph_does_not_reach_into_another_device() -> None:
     assert not here.graphs
 
 
+def test_what_came_before_a_node_s_sources_is_history(link: MemoryLink, device: NullDevice) -> None:
+    place = link.alloc(64)
+    b = GraphBuilder()
+    graph = b.finish(b.scale(b.scale(b.scale(b.input(F32, (16,), "x"), 2.0), 3.0), 4.0))
+    whole = describe_graph(graph, 0, lambda _: place)
+    x, first, *_ = whole.tensors
+    elsewhere = (x._replace(type=99), first._replace(buffer=12345))
+    link.call(replace(whole, node_ids=whole.node_ids[-1:], tensors=elsewhere + whole.tensors[2:]))
+    (node,) = device.graphs[-1].nodes
+    assert [leaf.src for leaf in device.graphs[-1].leaves()] == [()]
+    assert node.params.raw == graph.nodes[-1].params.raw
+
+
 def test_a_long_chain_of_views_does_not_exhaust_the_stack(link: MemoryLink) -> None:
     place = link.alloc(64)
     b = GraphBuilder()

@@ -76,18 +76,22 @@ def build_graph(message: GraphCompute, buffers: BufferTable, *, keep: bool) -> C
 
     Raises: GraphError, UnsupportedError, RemoteProtocolError.
     """
+    _check_ids(message)
+    by_id = {wire.id: wire for wire in message.tensors}
+    marked = {key for key in message.node_ids if _node(key, by_id).flags & TensorFlag.COMPUTE}
+    needed = _needed(message, marked)
     made: dict[int, Tensor] = {}
     events: dict[int, Event] = {}
     for wire in message.tensors:
-        if wire.id == 0 or wire.id in made:
-            raise GraphError(f"tensor '{wire.label}': id {wire.id}: expected a fresh one, not 0")
+        if wire.id not in needed:
+            continue
         tensor = _place(wire, message.device, buffers, events)
         made[wire.id] = tensor
-        tensor.src = _sources(wire, made)
+        if wire.id in marked:
+            tensor.src = _sources(wire, made)
         if wire.view_src:
             tensor.view_src = _earlier(wire, wire.view_src, made)
-    nodes = [_node(key, made) for key in message.node_ids]
-    nodes = [node for node in nodes if TensorFlag.COMPUTE in node.flags]
+    nodes = [made[key] for key in message.node_ids if key in marked]
     graph = Graph(nodes, next_uid() if keep else 0)
     verify_graph(graph)
     return CheckedGraph(graph, tuple(events.values()))
@@ -122,8 +126,30 @@ def _earlier(wire: WireTensor, key: int, made: dict[int, Tensor]) -> Tensor:
     return found
 
 
-def _node(key: int, made: dict[int, Tensor]) -> Tensor:
-    found = made.get(key)
+def _check_ids(message: GraphCompute) -> None:
+    seen: set[int] = {0}
+    for wire in message.tensors:
+        if wire.id in seen:
+            raise GraphError(f"tensor '{wire.label}': id {wire.id}: expected a fresh one, not 0")
+        seen.add(wire.id)
+
+
+def _needed(message: GraphCompute, marked: set[int]) -> set[int]:
+    """Ids of the nodes and of what they read; the rest is the history of earlier graphs, which can
+    be a hundred times as long.
+    """
+    needed = set(message.node_ids)
+    for wire in reversed(message.tensors):
+        if wire.id not in needed:
+            continue
+        if wire.id in marked:
+            needed.update(wire.src)
+        needed.add(wire.view_src)
+    return needed
+
+
+def _node(key: int, by_id: dict[int, WireTensor]) -> WireTensor:
+    found = by_id.get(key)
     if found is None:
-        raise GraphError(f"node id {key}: expected one of the {len(made)} tensors")
+        raise GraphError(f"node id {key}: expected one of the {len(by_id)} tensors")
     return found
