@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Final
 
 from tests.fuzz.sanitize import environment
-from tests.fuzz.slice import Plan, main as slice_main
+from tests.fuzz.slice import Plan
+from tests.fuzz.slice import main as slice_main
 from tests.helpers.assets import PROJECT_ROOT
 
 TARGETS: Final = ("worker", "server", "replies")
@@ -115,8 +116,7 @@ def _one_slice(plan: Plan, total: Sum) -> None:
             [*_command(plan), "--as-slice", str(seed_file)],
             cwd=PROJECT_ROOT,
             env=os.environ | {"OMP_NUM_THREADS": "1"} | extra,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             text=True,
             errors="replace",
         )
@@ -168,8 +168,8 @@ def _command(plan: Plan) -> list[str]:
 def _print(plan: Plan, total: Sum) -> None:
     where = "" if plan.target == "replies" else f", {plan.executor}"
     lines = [
-        f"{plan.target}{where}: {total.rounds} rounds, {len(total.failures)} failures, "
-        f"{total.mib_first} MiB at first, {total.mib_last} MiB at the end",
+        f"{plan.target}{where}: {total.rounds} rounds, {len(total.failures)} failures",
+        f"  memory: {total.mib_first} MiB at first, {total.mib_last} MiB at the end",
         *(f"  {name}: {count}" for name, count in total.outcomes.most_common()),
     ]
     if total.ops:

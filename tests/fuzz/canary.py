@@ -1,19 +1,21 @@
-"""A client that behaves: its buffer, its kept graph and its answer stay what they were, whatever
-other clients do to the same device.
+"""Clients that behave: their buffers, kept graphs and answers stay what they were, whatever other
+clients do to the same device. `Canary` lives beside a session in this process, `Witness` talks to a
+worker's port.
 """
 
 import random
 
-from app.devices.base import Device
+from app.devices.base import BufferUsage, Device
 from app.ggml.builder import GraphBuilder
 from app.ggml.graph import Graph
 from app.ggml.op_params import AttentionParams, RopeParams
 from app.ggml.ops import GluOp, UnaryOp
 from app.ggml.tensor import Tensor
 from app.ggml.types import GGMLType
+from app.rpc_backend.client.connect import open_workers
 from app.rpc_backend.wire import messages as m
 from app.rpc_backend.wire.graph_codec import describe_graph
-from app.rpc_backend.wire.tensor import Place
+from app.rpc_backend.wire.tensor import Place, WireTensor
 from tests.helpers.rpc_link import MemoryLink
 
 F32, F16, I32, I64 = GGMLType.F32, GGMLType.F16, GGMLType.I32, GGMLType.I64
@@ -79,7 +81,7 @@ class Canary:
         self._place = self._link.alloc(size)
         for leaf in self._graph.leaves():
             self._link.call(m.SetTensor(self._wire(leaf), 0, 0), fill(leaf))
-        message = describe_graph(self._graph, 0, lambda t: self._at(t))
+        message = describe_graph(self._graph, 0, self._at)
         self._uid = message.uid
         self._link.call(message)
         self._answer = self._read()
@@ -96,10 +98,41 @@ class Canary:
     def _at(self, tensor: Tensor) -> Place:
         return Place(self._place.handle, self._place.address + self._offsets[id(tensor)])
 
-    def _wire(self, tensor: Tensor) -> "m.WireTensor":
+    def _wire(self, tensor: Tensor) -> WireTensor:
         return self._link.put(tensor, self._place, self._offsets[id(tensor)])
 
     def _read(self) -> list[bytes]:
-        nodes = [node for node in self._graph.compute_nodes()]
+        nodes = list(self._graph.compute_nodes())
         reads = [self._link.call(m.GetTensor(self._wire(n), 0, n.nbytes)) for n in nodes]
         return [bytes(read) for read in reads if isinstance(read, bytearray)]
+
+
+class Witness:
+    """The same over a socket."""
+
+    TIMEOUT_S = 20.0
+
+    def __init__(self, port: int) -> None:
+        (self._device,) = open_workers([f"127.0.0.1:{port}"])
+        self._graph = sample_graph()
+        offsets, size = lay_out(self._graph)
+        buffer = self._device.alloc(size, BufferUsage.ANY)
+        for tensor in self._graph.tensors():
+            tensor.buffer, tensor.offset = buffer, offsets[id(tensor)]
+        for leaf in self._graph.leaves():
+            self._device.set_tensor(leaf, fill(leaf))
+        self._answer = self._run()
+
+    def check(self) -> None:
+        """Run again and compare to the bit."""
+        assert self._run() == self._answer, "another client's answer has changed"
+
+    def close(self) -> None:
+        """Leave."""
+        self._device.close()
+
+    def _run(self) -> list[bytes]:
+        self._device.compute(self._graph)
+        nodes = list(self._graph.compute_nodes())
+        reads = [self._device.get_tensor(node, 0, node.nbytes) for node in nodes]
+        return [read.result(self.TIMEOUT_S) for read in reads]

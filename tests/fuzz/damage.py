@@ -58,13 +58,13 @@ def damaged_tensor(dice: Dice, t: WireTensor, n_tensors: int) -> WireTensor:
         sources = list(t.src)
         sources[dice.randrange(len(sources))] = dice.randrange(n_tensors + 2)
         return t._replace(src=tuple(sources))
-    near = t.data + dice.choice((-64, -4, -1, 1, 2, 4, 64, 4096))
+    moved = t.data + dice.choice((-64, -4, -1, 1, 2, 4, 64, 4096))
     changes: dict[str, WireTensor] = {
         "type": t._replace(type=dice.choice(_TYPES)),
         "op": t._replace(op=dice.choice(_OPS)),
         "view": t._replace(view_src=dice.randrange(n_tensors + 2)),
         "view_offs": t._replace(view_offs=dice.u64()),
-        "data": t._replace(data=(near if dice.chance(0.8) else dice.u64()) & (2**64 - 1)),
+        "data": t._replace(data=(moved if dice.chance(0.8) else dice.u64()) & (2**64 - 1)),
         "buffer": t._replace(buffer=dice.choice((0, t.buffer + 1, dice.u64()))),
         "flags": t._replace(flags=dice.choice((0, -1, int(TensorFlag.COMPUTE)))),
         "id": t._replace(id=dice.randrange(n_tensors + 2)),

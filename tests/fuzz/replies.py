@@ -190,12 +190,14 @@ def _serve(sock: socket.socket, session: Session, dice: Dice, end: threading.Eve
 def _distorted(
     dice: Dice, damage: float, answer: bytes, held: bytes
 ) -> tuple[list[bytes | None], bytes]:
-    """Return what is sent for an answer (None closes, nothing waits), and what is kept for later."""
+    """Return what is sent for an answer (None closes, nothing waits), and what comes later."""
     if not dice.chance(damage):
         return [held + answer], b""
     at = dice.randrange(len(answer) + 1)
     error = pack_error(ErrorReply(dice.u64(), dice.randrange(256), "é" * dice.randrange(3000)))
     size = _SIZE.pack(dice.choice((dice.u64(), 2**63 | dice.randrange(8192))))
+    slow: list[bytes | None] = [bytes([byte]) for byte in answer[:500]]
+    slow.append(answer[500:] or b"\0")
     ways: list[tuple[list[bytes | None], bytes]] = [
         ([dice.damaged(answer)], b""),
         ([size + answer[8:]], b""),
@@ -204,7 +206,7 @@ def _distorted(
         ([None], b""),
         ([answer, answer], b""),
         ([answer[:at], b"", answer[at:]], b""),
-        ([bytes([byte]) for byte in answer[:500]] + [answer[500:] or b"\0"], b""),
+        (slow, b""),
         ([dice.randbytes(dice.randrange(300)), answer], b""),
         ([error, answer], b""),
         ([error], b""),

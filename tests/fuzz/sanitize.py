@@ -37,9 +37,7 @@ def build(level: str, folder: Path, jobs: int) -> Path:
     flags = [flag for flag in settings["COMMON"] if flag not in _REPLACED]
     flags += [*settings["LEVELS"][level], *checks]
     sources = sorted((PROJECT_ROOT / settings["FOLDER"]).glob("*.cpp"))
-    newest_header = max(
-        p.stat().st_mtime for p in (PROJECT_ROOT / settings["FOLDER"]).glob("*.h")
-    )
+    newest_header = max(p.stat().st_mtime for p in (PROJECT_ROOT / settings["FOLDER"]).glob("*.h"))
     objects = folder / level
     objects.mkdir(parents=True, exist_ok=True)
 

@@ -17,17 +17,15 @@ from pathlib import Path
 from typing import Final
 from unittest import mock
 
-from app.devices.base import BufferUsage
 from app.errors import GraphError, LlamaServeError
 from app.ggml.tensor import Tensor
-from app.rpc_backend.client.connect import open_workers
 from app.rpc_backend.wire import extensions as x
 from app.rpc_backend.wire import messages as m
 from app.rpc_backend.wire.commands import command_of
 from app.rpc_backend.wire.framing import REQUEST_HEADER
 from app.rpc_backend.wire.graph_codec import describe_graph
 from app.rpc_backend.wire.tensor import Place
-from tests.fuzz.canary import fill, lay_out, sample_graph
+from tests.fuzz.canary import Witness
 from tests.fuzz.damage import damaged_graph
 from tests.fuzz.dice import Dice
 from tests.fuzz.graphs import draft
@@ -51,15 +49,7 @@ class ServerTarget:
         self._pid = pid
         self._port = port
         self._open: deque[socket.socket] = deque()
-        (self._device,) = open_workers([f"127.0.0.1:{port}"])
-        self._graph = sample_graph()
-        offsets, size = lay_out(self._graph)
-        buffer = self._device.alloc(size, BufferUsage.ANY)
-        for tensor in self._graph.tensors():
-            tensor.buffer, tensor.offset = buffer, offsets[id(tensor)]
-        for leaf in self._graph.leaves():
-            self._device.set_tensor(leaf, fill(leaf))
-        self._answer = self._run()
+        self._witness = Witness(port)
         self._n_idle = self._n_held()
 
     def round(self, seed: int) -> None:
@@ -93,17 +83,11 @@ class ServerTarget:
 
     def close(self) -> None:
         """Leave."""
-        self._device.close()
+        self._witness.close()
 
     def _look(self) -> None:
         os.kill(self._pid, 0)
-        assert self._run() == self._answer, "another client's answer has changed"
-
-    def _run(self) -> list[bytes]:
-        self._device.compute(self._graph)
-        nodes = list(self._graph.compute_nodes())
-        reads = [self._device.get_tensor(node, 0, node.nbytes) for node in nodes]
-        return [read.result(TIMEOUT_S) for read in reads]
+        self._witness.check()
 
     def _n_held(self) -> int:
         """Threads and descriptors of the process."""
@@ -184,5 +168,3 @@ def serving(executor: str, level: str | None, threads: int) -> Iterator[ServerTa
         target.close()
         worker.process.send_signal(signal.SIGTERM)
         assert worker.process.wait(TIMEOUT_S) == 0, worker.output[-2000:]
-
-

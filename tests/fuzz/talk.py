@@ -62,6 +62,10 @@ def _body(dice: Dice, command: Command, rooms: list[Room]) -> bytes:
 def _message(dice: Dice, kind: type, rooms: list[Room]) -> Message:
     room = dice.choice(rooms) if rooms else Room(Place(0, 0), 64)
     hints = typing.get_type_hints(kind)
+
+    def several(name: str) -> object:
+        return _tensors(dice, room)
+
     makers: dict[object, Callable[[str], object]] = {
         int: lambda name: _number(dice, name, room),
         bool: lambda name: dice.choice((False, True)),
@@ -70,8 +74,7 @@ def _message(dice: Dice, kind: type, rooms: list[Room]) -> Message:
         WireTensor: lambda name: tensor(dice, room),
     }
     values = {
-        one.name: makers.get(hints[one.name], lambda name: _tensors(dice, room))(one.name)
-        for one in dataclasses.fields(kind)
+        one.name: makers.get(hints[one.name], several)(one.name) for one in dataclasses.fields(kind)
     }
     made: Message = kind(**values)
     return made

@@ -107,7 +107,14 @@ class _Client:
         """Do up to a dozen things, the first that the worker does not accept being the last."""
         actions = (
             *(self._send_case, self._send_case, self._send_case, self._send_sample),
-            *(self._send_wild, self._send_wild, self._recompute, self._talk, self._talk, self._talk),
+            *(
+                self._send_wild,
+                self._send_wild,
+                self._recompute,
+                self._talk,
+                self._talk,
+                self._talk,
+            ),
         )
         try:
             if self.dice.chance(0.6):
@@ -207,7 +214,7 @@ class _Client:
 
 
 def _written(message: GraphCompute) -> list[tuple[Tensor, int]]:
-    """The nodes that a worker computes and their addresses; none for a graph that makes no sense."""
+    """Nodes that a worker computes, and their addresses; none of a graph without sense."""
     made = {tensor.id: tensor for tensor in message.tensors}
     try:
         nodes = [made[key] for key in message.node_ids]
