@@ -246,7 +246,8 @@ BAD_PUSHES: Final[dict[str, tuple[Callable[[x.PushTensor], x.PushTensor], str]]]
         lambda p: replaced(p, tensor=p.tensor._replace(buffer=99)),
         "not a buffer of this client",
     ),
-    "no host": (lambda p: replaced(p, host=bytes(64)), "host ''"),
+    "no host": (lambda p: replaced(p, host=bytes(64)), "host b''"),
+    "no name": (lambda p: replaced(p, host=b"a b".ljust(64, b"\0")), "host b'a b'"),
     "no port": (lambda p: replaced(p, port=0), "port 0"),
     "port too large": (lambda p: replaced(p, port=65536), "port 65536"),
 }

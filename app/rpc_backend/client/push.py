@@ -27,7 +27,8 @@ def can_push(sender: WorkerConnection, receiver: WorkerConnection) -> bool:
         sender.is_extended
         and receiver.is_extended
         and meets(sender.endpoint, receiver.endpoint)
-        and len(receiver.endpoint.host.encode()) <= _MAX_HOST
+        and receiver.endpoint.host.isascii()
+        and len(receiver.endpoint.host) <= _MAX_HOST
     )
 
 
@@ -47,7 +48,7 @@ def push(
 
     Raises: DeviceLostError; what either worker says of a request before it.
     """
-    host = receiver.endpoint.host.encode().ljust(HOST_BYTES, b"\0")
+    host = receiver.endpoint.host.encode("ascii").ljust(HOST_BYTES, b"\0")
     port = receiver.endpoint.port
     for at in range(0, n_bytes, MAX_PUSH_BYTES):
         size = min(MAX_PUSH_BYTES, n_bytes - at)

@@ -2,6 +2,9 @@
 `outgoing.py`.
 """
 
+import re
+from typing import Final
+
 from app.errors import GraphError
 from app.rpc_backend.errors import RemoteProtocolError
 from app.rpc_backend.wire import extensions as x
@@ -9,6 +12,8 @@ from app.rpc_backend.wire.worker_core import Chunk
 from app.rpc_backend.worker.lanes import Later, Report
 from app.rpc_backend.worker.outgoing import Address, Letter
 from app.rpc_backend.worker.state import ClientState
+
+_HOST: Final = re.compile(rb"[0-9A-Za-z._:%-]+")
 
 
 def open_door(state: ClientState, message: x.OpenDoor) -> x.DoorReply:
@@ -34,10 +39,10 @@ def push_tensor(state: ClientState, message: x.PushTensor) -> Later:
 
 
 def _address(message: x.PushTensor) -> Address:
-    host = message.host.partition(b"\0")[0].decode("utf-8", "replace")
-    if not (host and host.isprintable() and 0 < message.port < 65536):
+    host = message.host.partition(b"\0")[0]
+    if not (_HOST.fullmatch(host) and 0 < message.port < 65536):
         raise RemoteProtocolError(f"host {host!r}, port {message.port}: expected a worker's")
-    return Address(host, message.port)
+    return Address(host.decode("ascii"), message.port)
 
 
 def deliver(state: ClientState, message: x.Deliver, chunk: Chunk) -> None:

@@ -48,7 +48,7 @@ class ServerSettings:
     cache: TensorStore | None = None
     max_clients: int = 256
     hello_timeout_s: float = 10.0
-    link_limits: LinkLimits = LinkLimits()
+    link_limits: LinkLimits = field(default_factory=LinkLimits)
     secret: bytes | None = field(default=None, repr=False)
     tls: ServerTls | None = None
     dial: Dial | None = None
