@@ -25,6 +25,7 @@ from app.cli.flags.environment import (
 )
 from app.cli.flags.parser import parse
 from app.cli.flags.securing import SECRET
+from app.cli.pipes import hush_stdout
 from app.cli.worker_security import Security, add_security_flags, open_warning, read_security
 from app.cli.worker_storage import Storage, add_storage_flags, read_storage, storage_words
 from app.devices.base import Device
@@ -72,6 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _list_ops(options) if options.lists_ops else _run(options)
     except LlamaServeError as error:
         print(f"llama-rpc-server: error: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        hush_stdout()
         return 1
 
 

@@ -162,3 +162,14 @@ def test_the_limit_of_the_cache(text: str, expected: int | None) -> None:
 def test_a_limit_that_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(SystemExit):
         parse_options(["-c", "/x", "--cache-size", text], {})
+
+
+def test_the_list_of_operations_survives_a_reader_that_has_enough() -> None:
+    command = [sys.executable, "-m", "app.cli.rpc_server", "--list-ops", "-d", "CPU"]
+    with subprocess.Popen(
+        command, cwd=PROJECT_ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 1
