@@ -99,6 +99,8 @@ def _measure_group(
         engine_config(key, cases, command.endpoints, command.cpu),
         rpc_secret=command.rpc_secret,
         rpc_tls=command.rpc_tls,
+        hash_min_bytes=command.hash_min_bytes,
+        hash_folder=command.hash_folder,
     )
     loaded = load_model(config, lambda progress: None, say_placement)
     try:

@@ -20,7 +20,7 @@ from app.api.settings import (
 )
 from app.cli.demo import DEMO_MODEL
 from app.cli.flags.config_files import ConfigFile
-from app.cli.flags.environment import cpu_choice
+from app.cli.flags.environment import CACHE_MIN_SIZE, cpu_choice
 from app.cli.flags.escapes import unescaped
 from app.cli.flags.keeping import sleep_idle_s, slot_folder
 from app.cli.flags.origins import cors_origins
@@ -124,7 +124,7 @@ def _engine(parsed: Parsed, model_path: Path, hash_folder: Path) -> EngineConfig
         rpc_endpoints=parsed.texts("rpc"),
         rpc_secret=rpc_secret(parsed),
         rpc_tls=rpc_tls(parsed),
-        hash_min_bytes=parsed.maybe_integer("rpc_cache_min_size"),
+        hash_min_bytes=parsed.maybe_integer(CACHE_MIN_SIZE.dest),
         hash_folder=hash_folder,
         devices=() if devices == ("none",) else devices,
         n_gpu_layers=parsed.maybe_integer("gpu_layers"),

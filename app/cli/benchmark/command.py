@@ -9,10 +9,11 @@ from typing import Final
 from app.cli.benchmark.case import Case, Parameters, cases_of
 from app.cli.benchmark.flags import OPTIONS
 from app.cli.benchmark.readers import integers
-from app.cli.flags.environment import CpuChoice, cpu_choice
+from app.cli.flags.environment import CACHE_MIN_SIZE, CpuChoice, cpu_choice
 from app.cli.flags.parser import Parsed, parse
 from app.cli.flags.securing import rpc_secret, rpc_tls, secret_remarks
 from app.cli.hf_files import HfSource, cache_folder, resolve
+from app.cli.packaged_file import HASHES, cache_dir
 from app.engine.config import FlashAttention
 from app.errors import ConfigError
 from app.rpc_backend.streams.settings import ClientTls
@@ -53,6 +54,8 @@ class BenchCommand:
     output_err: str
     progress: bool
     verbose: bool
+    hash_min_bytes: int | None
+    hash_folder: Path
     cpu: CpuChoice
     profile: bool
     varied: frozenset[str]
@@ -83,6 +86,8 @@ def read_bench_command(argv: Sequence[str], environ: Mapping[str, str]) -> Bench
         output_err=parsed.text("output_err"),
         progress=parsed.flag("progress"),
         verbose=parsed.flag("verbose"),
+        hash_min_bytes=parsed.maybe_integer(CACHE_MIN_SIZE.dest),
+        hash_folder=cache_dir(environ) / HASHES,
         cpu=cpu_choice(parsed),
         profile=parsed.flag("profile"),
         varied=_varied(parsed),
