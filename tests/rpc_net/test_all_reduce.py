@@ -33,7 +33,8 @@ from tests.helpers.process import free_port
 from tests.helpers.rpc_link import MemoryLink, serving, spread
 
 F32: Final = GGMLType.F32
-BRIEF: Final = ServerSettings(link_limits=LinkLimits(0.5, 0.5, 0.5))
+BRIEF: Final = LinkLimits(0.5, 0.5, 0.5)
+PATIENT: Final = ServerSettings(link_limits=LinkLimits(10, 3, 30))
 NOWHERE: Final = b"127.0.0.1".ljust(64, b"\0")
 
 
@@ -52,7 +53,7 @@ def opened(stack: ExitStack, settings: ServerSettings) -> RpcDevice:
 @pytest.fixture
 def workers() -> Iterator[tuple[RpcDevice, RpcDevice]]:
     with ExitStack() as stack:
-        yield opened(stack, BRIEF), opened(stack, BRIEF)
+        yield opened(stack, PATIENT), opened(stack, PATIENT)
 
 
 @pytest.fixture
@@ -226,7 +227,7 @@ def test_groups_other_than_two_ranks_on_a_port_are_refused(message: m.CommInit) 
 @pytest.fixture
 def link() -> Iterator[MemoryLink]:
     made = MemoryLink([NullDevice("A"), NullDevice("B")])
-    made.session.state.groups = Groups("127.0.0.1", BRIEF.link_limits)
+    made.session.state.groups = Groups("127.0.0.1", BRIEF)
     yield made
     made.session.close()
 
@@ -241,6 +242,22 @@ def test_a_peer_that_never_comes_is_given_up(link: MemoryLink, rank: int) -> Non
 def test_a_host_that_does_not_exist_is_given_up(link: MemoryLink) -> None:
     message = m.CommInit(0, 1, 2, 1000, b"\xff\xfe no host".ljust(64, b"\0"))
     assert link.call(message) == m.FlagReply(0)
+
+
+def test_a_name_service_that_is_silent_is_given_up(
+    link: MemoryLink, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    over = threading.Event()
+
+    def silent(*args: object, **kwargs: object) -> list[object]:
+        over.wait(60)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", silent)
+    assert link.call(m.CommInit(0, 1, 2, 1000, b"gpu-box".ljust(64, b"\0"))) == m.FlagReply(0)
+    over.set()
+    assert "rank 0 at gpu-box port 1000: no answer from the name service" in caplog.text
 
 
 def joined_by_hand(link: MemoryLink, said: bytes) -> socket.socket:

@@ -9,8 +9,10 @@ serves that client.
 import logging
 import select
 import socket
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final
 
@@ -64,21 +66,45 @@ def open_link(host: str, port: int, limits: LinkLimits, has_left: Callable[[], b
 
     Raises: GroupError.
     """
-    deadline, cause = time.monotonic() + limits.connect_s, "no address"
+    deadline = time.monotonic() + limits.connect_s
+    addresses, cause = _look_up(host, port, limits.connect_s)
     for _ in range(_MAX_TRIES):
-        left = deadline - time.monotonic()
-        if left <= 0 or has_left():
-            break
-        try:
-            sock = socket.create_connection((host, port), left)
+        for address in addresses:
+            left = deadline - time.monotonic()
+            if left <= 0 or has_left():
+                break
+            try:
+                sock = socket.create_connection(address, left)
+            except OSError as error:
+                cause = str(error)
+                continue
             if sock.getsockname() != sock.getpeername():
                 return Link(sock, f"rank 0 at {host}", limits, has_left).greet(is_first=True)
             # Nobody listens, and the system chose the very port that is called for this end.
             sock.close()
-        except (OSError, UnicodeError) as error:
-            cause = str(error)
+        if not addresses or has_left() or time.monotonic() >= deadline:
+            break
         time.sleep(min(_RETRY_S, max(deadline - time.monotonic(), 0)))
     raise GroupError(f"cannot connect to rank 0 at {host} port {port}: {cause}")
+
+
+def _look_up(host: str, port: int, timeout_s: float) -> tuple[list[tuple[str, int]], str]:
+    """Return a name's addresses, or none and why; the system's own limit can be minutes."""
+    answer: Future[list[tuple[str, int]]] = Future()
+
+    def ask() -> None:
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            unique = dict.fromkeys((str(row[4][0]), port) for row in found)
+            answer.set_result(list(unique))
+        except (OSError, UnicodeError) as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=ask, name=f"look-up-{host}", daemon=True).start()
+    try:
+        return answer.result(timeout_s), "nothing listens there"
+    except (OSError, UnicodeError) as error:
+        return [], str(error) or f"no answer from the name service within {timeout_s:g} s"
 
 
 @dataclass(frozen=True, slots=True)
