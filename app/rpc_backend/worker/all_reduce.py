@@ -34,7 +34,7 @@ ROUNDED_FROM: Final = 32768
 MAX_WIRE_BYTES: Final = 1 << 30
 """Most that is received into this machine's memory at once."""
 
-_PIECE_ELEMENTS: Final = 1024 * 1024
+_PIECE_ELEMENTS: Final = 128 * 1024
 _WORLD: Final = 2
 
 
@@ -173,15 +173,23 @@ def _pieces(region: Region) -> list[tuple[int, int]]:
 
 
 def _read_bf16(data: Body) -> F32Array:
-    return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
+    halves = np.frombuffer(data, "<u2")
+    values = np.zeros(len(halves), "<u4")
+    values.view("<u2")[1::2] = halves
+    return values.view("<f4")
 
 
 def _write_bf16(values: F32Array) -> bytes:
     """Round to the nearest, ties to even; a NaN stays one and becomes quiet."""
-    bits = values.view(np.uint32)
-    rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
-    is_nan = (bits & 0x7FFFFFFF) > 0x7F800000
-    return np.where(is_nan, (bits >> 16) | 64, rounded).astype("<u2").tobytes()
+    bits = values.view("<u4")
+    rounded = bits >> 16
+    rounded &= 1
+    rounded += 0x7FFF
+    rounded += bits
+    is_nan = np.isnan(values)
+    if is_nan.any():
+        rounded[is_nan] = bits[is_nan] | (64 << 16)
+    return rounded.view("<u2")[1::2].tobytes()
 
 
 def _write_f16(values: F32Array) -> bytes:
