@@ -143,13 +143,13 @@ class WorkerCore:
         return RESPONSE_HEADER.pack(size)
 
     def error(self, request: Request | None, code: int, text: str) -> bytes:
-        """Frame the failure of the newest request, in the place of its reply if it has one; None
-        stands for one that could not be read.
+        """Frame the failure of a request, in the place of its reply if it has one, whose turn it must
+        be; None stands for a request that could not be read.
         """
         if request is None:
             return pack_error(ErrorReply(self._n_requests, code, text))
         if request.command.response is not None:
-            self._owed.pop()
+            self._owed.popleft()
         return pack_error(ErrorReply(request.number, code, text))
 
     def _pop_owed(self) -> Command:
