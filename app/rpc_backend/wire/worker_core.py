@@ -143,8 +143,8 @@ class WorkerCore:
         return RESPONSE_HEADER.pack(size)
 
     def error(self, request: Request | None, code: int, text: str) -> bytes:
-        """Frame the failure of a request, in the place of its reply if it has one, whose turn it must
-        be; None stands for a request that could not be read.
+        """Frame the failure of a request, in the place of its reply if it has one; that reply must
+        be the next. None stands for a request that could not be read.
         """
         if request is None:
             return pack_error(ErrorReply(self._n_requests, code, text))
