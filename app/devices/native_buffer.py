@@ -12,12 +12,15 @@ import mmap
 from dataclasses import dataclass
 from threading import RLock
 
+import numpy as np
+
 from app.devices.region import place_in, region_in
 from app.errors import GraphError
 from app.ggml.tensor import Tensor
 
 _GRAIN = 64
 _HUGE_PAGE = 2 << 20
+_MANY_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,19 @@ class NativeBuffer:
         if self._map is None:
             raise GraphError(f"buffer of {self._size} bytes: used after it was freed")
         return self._map
+
+    def write(self, start: int, data: memoryview) -> None:
+        """Copy bytes in. Many of them take time, above all the first ones on fresh pages, and other
+        threads run meanwhile.
+
+        Raises: GraphError when the buffer was freed.
+        """
+        held = self.mapping()
+        if data.nbytes < _MANY_BYTES:
+            held[start : start + data.nbytes] = data
+        else:
+            source = np.frombuffer(data, np.uint8)
+            ctypes.memmove(self._address + start, source.ctypes.data, source.size)
 
     def release(self) -> None:
         """Let the memory go."""

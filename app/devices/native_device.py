@@ -113,13 +113,12 @@ class NativeDevice:
         """
         source = memoryview(data).cast("B")
         buffer, start = self._region(tensor, offset, source.nbytes)
-        end = start + source.nbytes
         with buffer.lock:
             if not buffer.regions:
-                buffer.mapping()[start:end] = source
+                buffer.write(start, source)
                 return
-        with self._plain(buffer, start, end):
-            buffer.mapping()[start:end] = source
+        with self._plain(buffer, start, start + source.nbytes):
+            buffer.write(start, source)
 
     def set_weights(self, weights: Iterable[Weight]) -> None:
         """Copy whole tensors.

@@ -9,6 +9,7 @@ says so where the client understands it and closes the connection where it does 
 
 import logging
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -42,7 +43,16 @@ class Pieces:
     pieces: Iterator[Body]
 
 
-Outcome = m.Message | Pieces | Later | None
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """A reply that another thread makes; further requests of the kinds in `BESIDE` may be handled
+    meanwhile.
+    """
+
+    reply: Future[m.FlagReply]
+
+
+Outcome = m.Message | Pieces | Later | Promise | None
 
 
 def _hello(state: ClientState, message: m.Hello) -> Outcome:
@@ -125,9 +135,14 @@ def _set_tensor_hash(state: ClientState, message: m.SetTensorHash) -> Outcome:
     def write(piece: Body, at: int) -> None:
         region.device.set_tensor(region.tensor, piece, region.offset + at)
 
-    cache = state.cache
-    found = cache is not None and cache.restore(message.hash, region.size, write)
-    return m.FlagReply(int(found))
+    store = state.cache
+    if store is None:
+        return m.FlagReply(0)
+
+    def restore() -> m.FlagReply:
+        return m.FlagReply(int(store.restore(message.hash, region.size, write)))
+
+    return Promise(state.beside.submit(restore))
 
 
 def _get_tensor(state: ClientState, message: m.GetTensor) -> Outcome:
@@ -303,6 +318,9 @@ HANDLERS: Final[dict[type, Handler]] = {
     x.PushTensor: pushing.push_tensor,
     x.TakeDelivery: pushing.take_delivery,
 }
+
+BESIDE: Final = (m.SetTensorHash, m.InitTensor)
+"""Requests that do not rest on promised replies before them: a load is made of both."""
 
 DATA_HANDLERS: Final[dict[type, DataHandler]] = {
     m.SetTensor: _set_tensor,

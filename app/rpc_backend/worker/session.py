@@ -7,6 +7,7 @@ caller logs it and closes the connection. Either way the worker lives.
 """
 
 import logging
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -18,7 +19,7 @@ from app.rpc_backend.wire.messages import FlagReply, GetTensor, GetTensor2D, Hel
 from app.rpc_backend.wire.worker_core import Request, WorkerCore
 from app.rpc_backend.worker.access import OPEN, Access
 from app.rpc_backend.worker.extended import error_code
-from app.rpc_backend.worker.handlers import DATA_HANDLERS, HANDLERS, Pieces
+from app.rpc_backend.worker.handlers import BESIDE, DATA_HANDLERS, HANDLERS, Pieces, Promise
 from app.rpc_backend.worker.lanes import Later
 from app.rpc_backend.worker.state import ClientState
 from app.rpc_backend.worker.tensor_store import TensorStore
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 
 DETAIL: Final = 5
 """Level below DEBUG, at which requests are shown with all their fields."""
+
+_MAX_PROMISED: Final = 16
 
 _READS: Final = (GetTensor, GetTensor2D, x.WaitBuffer)
 """Requests that will most likely wait for the graph before them."""
@@ -50,6 +53,7 @@ class Session:
         self.state = ClientState(devices, version, cache, peer, access)
         self._core = WorkerCore(version, locked=access.secret is not None)
         self._skipping = False
+        self._promised: deque[tuple[Request, Promise]] = deque()
 
     @property
     def has_said_hello(self) -> bool:
@@ -85,10 +89,12 @@ class Session:
             try:
                 request = self._core.next_request()
             except LlamaServeError as error:
+                yield from self._keep_promises()
                 if self._core.is_extended:
                     yield self._core.error(None, x.ErrorCode.PROTOCOL, str(error))
                 raise SessionError(str(error)) from error
             if request is None:
+                yield from self._keep_promises()
                 self.state.lanes.start()
                 yield from self._late_failures()
                 return
@@ -108,6 +114,7 @@ class Session:
             log.debug("%s: %s", self.state.peer, message if log.isEnabledFor(DETAIL) else name)
         if not isinstance(message, _READS):
             self.state.lanes.start()
+        yield from self._keep_promises(_MAX_PROMISED if isinstance(message, BESIDE) else 0)
         began = False
         try:
             if chunk is not None:
@@ -122,6 +129,8 @@ class Session:
                 yield from outcome.pieces
             elif isinstance(outcome, Later):
                 self.state.lanes.submit(request, outcome)
+            elif isinstance(outcome, Promise):
+                self._promised.append((request, outcome))
             elif outcome is not None:
                 yield self._core.reply(outcome)
                 self._advance(message, outcome)
@@ -130,11 +139,29 @@ class Session:
         except LlamaServeError as error:
             self._skipping = True
             self.state.drop_writer()
+            yield from self._keep_promises()
             yield from self._fail(request, error, is_silent=began)
         except Exception as error:
             # The worker outlives every client, and every bug that one client may touch.
             log.exception("%s: %s failed", self.state.peer, name)
+            yield from self._keep_promises()
             yield from self._fail(request, error, is_silent=began)
+
+    def _keep_promises(self, n_left: int = 0) -> Iterator[Body]:
+        """Wait for promised replies, in order, until `n_left` are left.
+
+        Raises: SessionError.
+        """
+        while len(self._promised) > n_left:
+            request, promise = self._promised.popleft()
+            try:
+                reply = promise.reply.result()
+            except Exception as error:
+                if not isinstance(error, LlamaServeError):
+                    log.exception("%s: %s failed", self.state.peer, request.command.number.name)
+                yield from self._fail(request, error)
+            else:
+                yield self._core.reply(reply)
 
     def _late_failures(self) -> Iterator[Body]:
         """Tell of requests that failed after others had been read behind them.

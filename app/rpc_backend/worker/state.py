@@ -6,7 +6,9 @@ had is freed.
 
 import logging
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Final
 
 from app.devices.base import Device
 from app.errors import LlamaServeError
@@ -21,6 +23,8 @@ from app.rpc_backend.worker.tensor_cache import CacheWriter
 from app.rpc_backend.worker.tensor_store import TensorStore
 
 log = logging.getLogger(__name__)
+
+_N_BESIDE: Final = 4
 
 
 @dataclass(slots=True)
@@ -44,6 +48,7 @@ class ClientState:
     mail: Mail = field(default_factory=Mail)
     n_failures: int = 0
     """Commands that failed without ending the conversation."""
+    _beside: ThreadPoolExecutor | None = None
 
     def __post_init__(self) -> None:
         self.graphs = GraphStore(self.version)
@@ -58,6 +63,13 @@ class ClientState:
             raise RemoteProtocolError(f"device {index}: this worker has {len(self.devices)}")
         return self.devices[index]
 
+    @property
+    def beside(self) -> ThreadPoolExecutor:
+        """Threads that restore weights beside one another."""
+        if self._beside is None:
+            self._beside = ThreadPoolExecutor(_N_BESIDE, f"restore-{self.peer}")
+        return self._beside
+
     def drop_writer(self) -> None:
         """Give up what was being stored or delivered."""
         self.mail.drop_incoming()
@@ -67,6 +79,8 @@ class ClientState:
 
     def close(self) -> None:
         """Free everything, once what runs has ended."""
+        if self._beside is not None:
+            self._beside.shutdown(cancel_futures=True)
         self.mail.close()
         self.lanes.close()
         self.groups.close()
