@@ -3,7 +3,7 @@ ends.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final
@@ -17,10 +17,11 @@ from app.ggml.tensor import Tensor
 from app.ggml.types import GGMLType
 from app.rpc_backend.client.connect import open_workers
 from app.rpc_backend.client.device import RpcDevice
+from app.rpc_backend.wire import extensions as x
 from app.rpc_backend.wire import messages as m
 from app.rpc_backend.wire.commands import command_of
 from app.rpc_backend.wire.graph_codec import describe_graph
-from app.rpc_backend.wire.tensor import Place
+from app.rpc_backend.wire.tensor import Place, WireTensor
 from app.rpc_backend.wire.worker_core import Request
 from app.rpc_backend.worker import server as server_module
 from app.rpc_backend.worker.lanes import MAX_JOBS, Event, Lanes, Later, Report
@@ -244,6 +245,55 @@ def test_a_stock_client_gets_nothing_behind_a_graph_that_failed(pair: Pair) -> N
             answers.append(bytes(piece))
     assert answers == []
     link.session.close()
+
+
+TOUCHING: Final[dict[str, Callable[[WireTensor], tuple[m.Message, bytes]]]] = {
+    "SET_TENSOR": lambda t: (m.SetTensor(t, 0, 0), bytes(64)),
+    "SET_TENSOR_2D": lambda t: (m.SetTensor2D(t, 0, 4, 2, 8), bytes(8)),
+    "SET_TENSOR_HASH": lambda t: (m.SetTensorHash(t, 0, 1), b""),
+    "GET_TENSOR": lambda t: (m.GetTensor(t, 0, 64), b""),
+    "GET_TENSOR_2D": lambda t: (m.GetTensor2D(t, 0, 4, 2, 8), b""),
+    "COPY_TENSOR": lambda t: (m.CopyTensor(t, t), b""),
+    "MEMSET_TENSOR": lambda t: (m.MemsetTensor(t, 0, 64, 1), b""),
+    "INIT_TENSOR": lambda t: (m.InitTensor(t), b""),
+    "BUFFER_CLEAR": lambda t: (m.BufferClear(t.buffer, 1), b""),
+    "FREE_BUFFER": lambda t: (m.FreeBuffer(t.buffer), b""),
+    "WAIT_BUFFER": lambda t: (x.WaitBuffer(t.buffer), b""),
+}
+
+
+@pytest.mark.parametrize("touch", TOUCHING.values(), ids=TOUCHING)
+def test_every_command_that_touches_a_buffer_waits_for_its_graphs(
+    pair: Pair, touch: Callable[[WireTensor], tuple[m.Message, bytes]]
+) -> None:
+    link = MemoryLink([pair.held])
+    link.call(x.Extend(x.REVISION, bytes(32)))
+    link.core.extend()
+    place = link.alloc(128)
+    graph, given, result = doubled()
+    at = {id(given): place.address, id(result): place.address + 64}
+    compute = describe_graph(graph, 0, lambda t: Place(place.handle, at[id(t)]))
+    message, data = touch(link.put(given, place))
+    with ThreadPoolExecutor(1) as pool:
+        give(link, compute)
+        pair.held.wait_begun()
+        n_calls = pair.held.calls.total()
+        waiting = pool.submit(give, link, message, data)
+        with suppress(TimeoutError):
+            waiting.result(0.05)
+        assert not waiting.done()
+        assert pair.held.calls.total() == n_calls
+        pair.held.gate.set()
+        waiting.result(LIMIT_S)
+    assert pair.held.calls["compute"] == 1
+    link.session.close()
+
+
+def give(link: MemoryLink, message: m.Message, data: bytes = b"") -> None:
+    frame = link.core.request(message, len(data))[0] + data
+    link.session.writable()[: len(frame)] = frame
+    for _ in link.session.wrote(len(frame)):
+        pass
 
 
 def test_who_waits_for_a_job_that_has_not_begun_runs_it_and_those_before() -> None:
