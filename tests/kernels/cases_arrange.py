@@ -84,6 +84,7 @@ def _sum_cases() -> list[Case]:
         Case("OUT_PROD", Op.OUT_PROD, (a, b)),
         Case("OUT_PROD-transposed", Op.OUT_PROD, (a, replace(b, permute=(1, 0, 2, 3)))),
         Case("OUT_PROD-f16", Op.OUT_PROD, (replace(a, type=F16), Source((4, 5, 2, 3)))),
+        Case("OUT_PROD-no-k", Op.OUT_PROD, (Source((9, 0)), Source((4, 0)))),
         Case("OUT_PROD-q4_0", Op.OUT_PROD, (Source((64, 5), GGMLType.Q4_0), Source((3, 5)))),
     ]
     for groups in (1, 4, 3, 9):

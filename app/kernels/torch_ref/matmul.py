@@ -127,12 +127,17 @@ def _out_prod(ctx: Context, node: Tensor) -> Steps:
     a, b = node.require(0), node.require(1)
     left, steps = as_float(ctx, a)
     right, more = as_float(ctx, b)
-    c3, c2 = right.shape[:2]
-    b3, b2 = left.shape[:2]
-    columns = left.unsqueeze(1).expand(b3, c3 // b3, *left.shape[1:]).flatten(0, 1).unsqueeze(2)
-    rows = right.transpose(2, 3).unflatten(1, (b2, c2 // b2))
-    result = ctx.view(node).view(c3, b2, c2 // b2, *node.ne[1::-1])
-    return [*steps, *more, lambda: result.copy_(torch.matmul(rows, columns))]
+    result = ctx.view(node)
+    _, k, b2, b3 = a.ne
+    n, _, c2, c3 = b.ne
+
+    def step() -> None:
+        for i3 in range(c3):
+            rows = right[i3].transpose(1, 2).reshape(b2, c2 // b2 * n, k)
+            product = torch.bmm(rows, left[i3 // (c3 // b3)])
+            result[i3].copy_(product.view(result.shape[1:]))
+
+    return [*steps, *more, step]
 
 
 def _supported(node: Tensor) -> str | None:
