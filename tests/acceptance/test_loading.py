@@ -1,0 +1,71 @@
+"""Loading through links of 1 Gbit/s: what a worker has is not sent, no worker waits for another.
+
+Each worker is on a machine of its own behind a link of its own. Figures are ratios of loads in
+one run on the same machine.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.measure import Record
+from tests.helpers.capped_link import first_in_line, require_links, worker_behind_link
+from tests.helpers.loading import load, write_model
+
+WARM_SPEEDUP = 4.0
+SLOWER_NOT_SUM = 1.25
+"""Two workers with half of the model each may take so much longer than half of the time of one with
+all of it; one after the other they would take twice as long.
+"""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of 335 MB in ten equal layers; the token embedding stays on the main host."""
+    require_links()
+    return write_model(tmp_path_factory.mktemp("models") / "large.gguf", 10, n_embd=1024)
+
+
+@pytest.fixture
+def workers(tmp_path: Path) -> Iterator[list[str]]:
+    """Two workers, each behind a link of its own, with empty caches."""
+    require_links()
+    with first_in_line(), ExitStack() as stack:
+        yield [stack.enter_context(worker_behind_link(i, tmp_path / str(i))) for i in range(2)]
+
+
+def test_a_warm_worker_loads_at_least_four_times_faster_than_a_cold_one(
+    model: Path, workers: list[str], tmp_path: Path, record_property: Record
+) -> None:
+    hashes = tmp_path / "hashes"
+    cold = load(model, workers[:1], hash_folder=hashes, check=False)
+    warm = min(
+        (load(model, workers[:1], hash_folder=hashes) for _ in range(2)), key=lambda x: x.seconds
+    )
+    record_property("cold load through 1 Gbit/s, MB/s", cold.progress.total / cold.seconds / 1e6)
+    record_property("warm load through 1 Gbit/s, MB/s", warm.progress.total / warm.seconds / 1e6)
+    assert cold.progress.had == 0
+    assert warm.is_right
+    assert warm.progress.had > 0.99 * warm.progress.total
+    assert cold.seconds > WARM_SPEEDUP * warm.seconds
+
+
+def test_two_workers_load_in_the_time_of_the_slower_and_not_the_sum(
+    model: Path, workers: list[str], tmp_path: Path, record_property: Record
+) -> None:
+    hashes = tmp_path / "hashes"
+    both = load(model, workers, hash_folder=hashes, tensor_split=(1, 1), check=False)
+    shares = [device.total for device in both.progress.devices]
+    for folder in (tmp_path / "0", tmp_path / "1"):
+        for path in folder.iterdir():
+            path.unlink()
+    one = load(model, workers[:1], hash_folder=hashes, check=False)
+    record_property("one worker, seconds", one.seconds)
+    record_property("two workers, seconds", both.seconds)
+    assert both.progress.had == one.progress.had == 0
+    slower = one.seconds * max(shares) / sum(shares)
+    assert both.seconds < SLOWER_NOT_SUM * slower
