@@ -52,9 +52,10 @@ def _wanted(case: Case) -> Array:
 
 
 def _bound(case: Case) -> float:
-    weight = case.sources[0]
-    if weight is None or case.op not in (Op.MUL_MAT, Op.MUL_MAT_ID):
+    if case.op not in (Op.MUL_MAT, Op.MUL_MAT_ID):
         return NMSE
+    weight = case.sources[0]
+    assert weight is not None
     return QUANTISED_NMSE if TRAITS[weight.type].is_quantized else NMSE
 
 
