@@ -93,6 +93,13 @@ def test_supports_agrees_with_compute(device: TorchDevice) -> None:
     assert reason is not None and "FLASH_ATTN_BACK 'fine'" in reason
 
 
+def test_endless_rows_are_not_rotated(device: TorchDevice) -> None:
+    rope = RopeParams(1 << 18, 0, 512, 10000.0, 1.0, 0.0, 1.0, 32.0, 1.0).pack()
+    sources = (Source((1 << 18, 1, 1)), Source((1,), I32, harness.below(9)))
+    with pytest.raises(UnsupportedError, match="131072 pairs"):
+        harness.run(device, Case("rope", Op.ROPE, sources, rope))
+
+
 def test_empty_frequency_factors_are_refused(device: TorchDevice) -> None:
     rope = RopeParams(8, 0, 512, 10000.0, 1.0, 0.0, 1.0, 32.0, 1.0).pack()
     sources = (Source((8, 1, 2)), Source((2,), I32, harness.below(9)), Source((4, 0)))

@@ -20,6 +20,8 @@ from app.kernels.table import Kernel, Steps
 from app.kernels.torch_ref.context import Context, types_in
 
 _TYPES = frozenset({GGMLType.F32, GGMLType.F16})
+# Each pair has a frequency of its own, made in Python when a node is compiled.
+_MAX_PAIRS = 1 << 16
 
 
 def n_pairs(rope: RopeParams) -> int:
@@ -192,6 +194,8 @@ def _supported(node: Tensor) -> str | None:
         )
     if rope.ext_factor != 0.0 and not (rope.beta_fast > 0 and rope.beta_slow > 0):
         return f"YaRN with betas {rope.beta_fast}, {rope.beta_slow}: expected positive values"
+    if n_pairs(rope) > _MAX_PAIRS:
+        return f"{n_pairs(rope)} pairs, expected up to {_MAX_PAIRS}"
     if not rope.freq_base > 0:
         return f"freq_base {rope.freq_base}, expected a positive value"
     return types_in(node, _TYPES, 0)
