@@ -1,5 +1,6 @@
 """Weights are sent once: a real worker, the way of a real load, and whatever befalls the cache."""
 
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -11,13 +12,17 @@ import pytest
 from app.ggml.gguf_file import GGUFFile
 from app.rpc_backend.hashing import fnv1a_64
 from app.rpc_backend.wire.constants import MIN_HASHED_BYTES
+from tests.helpers.assets import asset
 from tests.helpers.eventually import eventually
 from tests.helpers.loading import load, write_model
 from tests.helpers.process import free_port, listens, own_worker, running
+from tests.helpers.stock_peers import stock_text_v8
 
 MIB = 1 << 20
 OFFERS_BYTES = 100_000
 """More than all requests of a load that has no weights to send, and than its small weights."""
+
+COUNTING = "1, 2, 3, 4, 5, 6,"
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -201,3 +206,23 @@ def test_weights_of_a_worker_that_has_the_file_are_not_sent(
     assert second.progress.had == 0
     assert is_sound(cache)
     assert size_of(cache) == hashed_bytes(model)
+
+
+@pytest.mark.model
+@pytest.mark.slow
+@pytest.mark.peer_v8
+@pytest.mark.parametrize("source", ["cache", "models"])
+def test_a_stock_client_does_not_send_large_weights_again(source: str, tmp_path: Path) -> None:
+    path = asset("smollm2")
+    (tmp_path / "link.gguf").symlink_to(path)
+    flags = {"cache": ("-c", str(tmp_path / "cache")), "models": ("--models", str(tmp_path))}
+    with own_worker(*flags[source]) as (worker, port):
+        if source == "models":
+            eventually(lambda: "at hand" in worker.output, 30)
+        else:
+            stock_text_v8(path, port, COUNTING, 1)
+        before = len(worker.output)
+        assert stock_text_v8(path, port, COUNTING, 8) == stock_text_v8(path, None, COUNTING, 8)
+        received = re.findall(r"([0-9.]+) MiB in", worker.output[before:])
+    # The output matrix has 28.7 of 92.1 MiB, and is the only tensor above the stock threshold.
+    assert max(map(float, received)) < 65
