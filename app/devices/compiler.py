@@ -4,13 +4,14 @@ Made by the executor for one graph and thrown away. Knows which bytes the graph 
 sources are weights, and until when a value that several nodes share is still true.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 import torch
 
 from app.devices.scratch import Scratch
+from app.devices.spans import Range, merged, touches
 from app.devices.torch_buffer import TorchBuffer, block_view, element_view, region
 from app.devices.weight_cache import WeightCache
 from app.errors import UnsupportedError
@@ -23,13 +24,16 @@ from app.kernels.torch_ref.context import DTYPES, Context, Weight
 T = TypeVar("T")
 Span = tuple[TorchBuffer, int, int]
 
+# Values that nodes may share at a time: each node that writes is held against all of them.
+_MOST_SHARED = 64
+
 
 @dataclass(slots=True)
 class Plan:
     """Steps in order, the regions that they write, and every buffer that they touch."""
 
     steps: Steps
-    written: list[Span]
+    written: dict[TorchBuffer, list[Range]]
     buffers: set[TorchBuffer]
     last_run: int = 0
 
@@ -68,7 +72,7 @@ class Compiler:
         spans = [_span(node) for node in nodes]
         buffers = {_span(source)[0] for node in nodes for source in node.src if source is not None}
         buffers |= {buffer for buffer, _, _ in spans}
-        self._plan = Plan([], _merged(spans), buffers)
+        self._plan = Plan([], _by_buffer(spans), buffers)
         for node, span in zip(nodes, spans, strict=True):
             self.node_scratch.reset()
             if node.n_elements:
@@ -100,6 +104,8 @@ class Compiler:
         if found is None:
             value, steps = make()
             self._plan.steps += steps
+            if len(self._shared) >= _MOST_SHARED:
+                del self._shared[next(iter(self._shared))]
             self._shared[key] = _Shared(value, [_span(tensor) for tensor in reads])
             return value
         return found.value  # type: ignore[return-value]  # a key is used with one type only
@@ -107,9 +113,9 @@ class Compiler:
     def weight(self, tensor: Tensor) -> Weight | None:
         """Return the kept float32 copy of a tensor that this graph does not write."""
         span = _span(tensor)
-        if any(_overlap(span, written) for written in self._plan.written):
-            return None
         buffer, start, end = span
+        if touches(self._plan.written.get(buffer, ()), start, end):
+            return None
         key = (tensor.type, start, tensor.ne, tensor.nb)
         nbytes = 4 * tensor.n_elements
         return self.weights.entry(buffer, key, (start, end), nbytes, _decoder(tensor))
@@ -139,22 +145,12 @@ def _overlap(a: Span, b: Span) -> bool:
     return a[0] is b[0] and a[1] < b[2] and b[1] < a[2]
 
 
-def _merged(spans: list[Span]) -> list[Span]:
+def _by_buffer(spans: Iterable[Span]) -> dict[TorchBuffer, list[Range]]:
     """Join the regions of each buffer that touch one another."""
-    by_buffer: dict[TorchBuffer, list[tuple[int, int]]] = {}
+    ranges: dict[TorchBuffer, list[Range]] = {}
     for buffer, start, end in spans:
-        by_buffer.setdefault(buffer, []).append((start, end))
-    merged: list[Span] = []
-    for buffer, ranges in by_buffer.items():
-        ranges.sort()
-        low, high = ranges[0]
-        for start, end in ranges[1:]:
-            if start > high:
-                merged.append((buffer, low, high))
-                low, high = start, end
-            high = max(high, end)
-        merged.append((buffer, low, high))
-    return merged
+        ranges.setdefault(buffer, []).append((start, end))
+    return {buffer: merged(those) for buffer, those in ranges.items()}
 
 
 def _decoder(tensor: Tensor) -> Callable[[], torch.Tensor]:

@@ -106,7 +106,7 @@ class Executor:
         weights = self.weights
         weights.run += 1
         plan.last_run = weights.run
-        for buffer, start, end in plan.written:
-            weights.invalidate(buffer, start, end)
+        for buffer, ranges in plan.written.items():
+            weights.invalidate_all(buffer, ranges)
         for step in plan.steps:
             step()

@@ -16,6 +16,7 @@ from app.devices.native_buffer import GroupedRegion, NativeBuffer, region
 from app.devices.native_plan import NativePlan, NativeSegment, ReferenceSegment
 from app.devices.native_steps import ScratchAreas, set_flags
 from app.devices.native_weights import Span
+from app.devices.spans import merged, touches
 from app.ggml.graph import Graph
 from app.ggml.ops import Op
 from app.ggml.tensor import Tensor, TensorFlag
@@ -29,6 +30,9 @@ from app.kernels.table import Steps
 TABLE: dict[Op, Emitter] = {**EMITTERS, Op.MUL_MAT: MUL_MAT}
 # Operations whose native kernel reads source 0 in either form.
 _READS_GROUPED = frozenset({Op.MUL_MAT, Op.GET_ROWS})
+
+# Values that nodes may share at a time: each node that writes is held against all of them.
+_MOST_SHARED = 64
 
 ReferenceSteps = Callable[[Sequence[Tensor]], Steps]
 TakeMemory = Callable[[int], "tuple[int, object]"]
@@ -135,6 +139,8 @@ class NativeCompiler:
                 del self._shared[other]
         step.scratch = scratch
         self.add(step)
+        if len(self._shared) >= _MOST_SHARED:
+            del self._shared[next(iter(self._shared))]
         self._shared[key] = (scratch, [self.ref(tensor).span for tensor in reads])
         return scratch
 
@@ -195,13 +201,13 @@ class NativeCompiler:
                     taken.append(span)
                 elif node.op == Op.MUL_MAT:
                     wanted.setdefault(span, set()).add(_grouped_region(source))
-        taken = _merged(taken)
+        taken = merged(taken)
         spans = sorted(wanted)
         for i, span in enumerate(spans):
             alone = (i == 0 or spans[i - 1][1] <= span[0]) and (
                 i + 1 == len(spans) or span[1] <= spans[i + 1][0]
             )
-            if alone and len(wanted[span]) == 1 and not _touches(taken, span):
+            if alone and len(wanted[span]) == 1 and not touches(taken, *span):
                 self._groupable[span[0]] = next(iter(wanted[span]))
 
     def _plain_spans(self) -> list[Span]:
@@ -213,7 +219,7 @@ class NativeCompiler:
         return [
             (buffer, start, end)
             for buffer, ranges in by_buffer.items()
-            for start, end in _merged(ranges)
+            for start, end in merged(ranges)
         ]
 
     def _segment(
@@ -249,18 +255,3 @@ def _use_counts(graph: Graph) -> Counter[int]:
         if node.view_src is not None:
             uses[id(node.view_src)] += 1
     return uses
-
-
-def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Join ranges that touch one another."""
-    merged: list[tuple[int, int]] = []
-    for start, end in sorted(ranges):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((start, end))
-    return merged
-
-
-def _touches(merged: list[tuple[int, int]], span: tuple[int, int]) -> bool:
-    return any(start < span[1] and span[0] < end for start, end in merged)

@@ -20,6 +20,8 @@ SOLO_WORK: Final = 8192
 NODE_AREA: Final = 0
 N_SLOTS: Final = 4
 _GRAIN: Final = 64
+# Steps that may be open beside one another: each new one is held against all of them.
+_MOST_OPEN: Final = 64
 
 
 @dataclass(slots=True)
@@ -77,7 +79,8 @@ def set_flags(steps: Sequence[StepSpec]) -> None:
         now = _Open(solo, step.reads(), step.writes())
         step.flags = StepFlag.SOLO if solo else StepFlag.NONE
         if before is not None:
-            if any(_conflict(earlier, now) for earlier in since_barrier):
+            is_full = len(since_barrier) >= _MOST_OPEN
+            if is_full or any(_conflict(earlier, now) for earlier in since_barrier):
                 since_barrier.clear()
             else:
                 before.flags |= StepFlag.FREE_END

@@ -9,15 +9,18 @@ the budget would otherwise lose each copy just before its next use and keep none
 Thread-safe: transfers of one client invalidate while another client computes.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from threading import RLock
 
 import torch
 
+from app.devices.spans import Range, touches
 from app.devices.torch_buffer import TorchBuffer
 
 _IDLE_RUNS = 16
+# A client's graphs may look at the same bytes in any number of ways.
+MAX_ENTRIES = 1 << 16
 
 
 @dataclass(slots=True, eq=False)
@@ -50,6 +53,7 @@ class WeightCache:
     nbytes: int = 0
     run: int = 0
     _entries: dict[TorchBuffer, dict[Hashable, CachedWeight]] = field(default_factory=dict)
+    _n_entries: int = 0
     _refused_in: int = -1
     _asked_in: int = -1
     _room_left: int = 0
@@ -62,14 +66,16 @@ class WeightCache:
         span: tuple[int, int],
         nbytes: int,
         decode: Callable[[], torch.Tensor],
-    ) -> CachedWeight:
-        """Return the entry of one region; `key` tells apart different looks at the same bytes."""
+    ) -> CachedWeight | None:
+        """Return the entry of one region; `key` tells apart different looks at the same bytes. None
+        when there are more than any model has.
+        """
         with self._lock:
             entries = self._entries.setdefault(buffer, {})
             found = entries.get(key)
-            if found is None:
-                found = CachedWeight(self, *span, nbytes, decode)
-                entries[key] = found
+            if found is None and self._n_entries < MAX_ENTRIES:
+                self._n_entries += 1
+                found = entries[key] = CachedWeight(self, *span, nbytes, decode)
             return found
 
     def fill(self, entry: CachedWeight) -> torch.Tensor | None:
@@ -85,17 +91,23 @@ class WeightCache:
 
     def invalidate(self, buffer: TorchBuffer, start: int, end: int) -> None:
         """Forget what was decoded from bytes [start, end)."""
+        self.invalidate_all(buffer, [(start, end)])
+
+    def invalidate_all(self, buffer: TorchBuffer, ranges: Sequence[Range]) -> None:
+        """Forget what was decoded from these bytes, which `app.devices.spans.merged` has joined."""
         if buffer not in self._entries:
             return
         with self._lock:
             for entry in self._entries.get(buffer, {}).values():
-                if entry.start < end and start < entry.end:
+                if entry.held is not None and touches(ranges, entry.start, entry.end):
                     self._release(entry)
 
     def drop(self, buffer: TorchBuffer) -> None:
         """Forget a whole buffer."""
         with self._lock:
-            for entry in self._entries.pop(buffer, {}).values():
+            entries = self._entries.pop(buffer, {})
+            self._n_entries -= len(entries)
+            for entry in entries.values():
                 self._release(entry)
 
     def shrink(self, wanted: int) -> None:

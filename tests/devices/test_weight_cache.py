@@ -3,7 +3,7 @@
 import torch
 
 from app.devices.torch_buffer import TorchBuffer, host_storage
-from app.devices.weight_cache import CachedWeight, WeightCache
+from app.devices.weight_cache import MAX_ENTRIES, CachedWeight, WeightCache
 
 SIZE = 400
 
@@ -13,7 +13,9 @@ def _cache(budget: int | None = None, room: int = 10**6) -> tuple[WeightCache, T
 
 
 def _entry(cache: WeightCache, buffer: TorchBuffer, at: int) -> CachedWeight:
-    return cache.entry(buffer, at, (at, at + 100), SIZE, lambda: torch.ones(1, 1, 10, 10))
+    found = cache.entry(buffer, at, (at, at + 100), SIZE, lambda: torch.ones(1, 1, 10, 10))
+    assert found is not None
+    return found
 
 
 def _use(cache: WeightCache, *entries: CachedWeight) -> list[bool]:
@@ -41,6 +43,20 @@ def test_only_overlapping_writes_invalidate() -> None:
     assert [e.held is not None for e in entries] == [False, False, True]
     cache.drop(buffer)
     assert cache.nbytes == 0
+
+
+def test_looks_at_the_same_bytes_are_counted() -> None:
+    cache, buffer = _cache()
+
+    def look(key: int) -> CachedWeight | None:
+        return cache.entry(buffer, key, (0, 100), SIZE, lambda: torch.ones(1, 1, 10, 10))
+
+    first = look(0)
+    assert all(look(key) is not None for key in range(1, MAX_ENTRIES))
+    assert look(MAX_ENTRIES) is None
+    assert look(0) is first
+    cache.drop(buffer)
+    assert look(MAX_ENTRIES) is not None
 
 
 def test_the_budget_holds() -> None:

@@ -129,7 +129,8 @@ def _one_slice(plan: Plan, total: Sum) -> None:
             total.failures.append(f"seed {seed} or before: {noise[-3000:]}")
         return
     total.rounds += seed - plan.first + 1
-    what = f"the process ended with {done.returncode}:\n{done.stdout[-500:]}{done.stderr[-6000:]}"
+    said = f"{done.stdout[-500:]}{done.stderr[:2000]}…{done.stderr[-500:]}"
+    what = f"the process ended with {done.returncode}:\n{said}"
     total.failures.append(f"{what}\n{_reproduce(plan, seed)}")
 
 

@@ -59,10 +59,16 @@ def build(level: str, folder: Path, jobs: int) -> Path:
 
 def environment() -> dict[str, str]:
     """Return what a process that loads such a library must have in its environment."""
-    found = subprocess.run(
-        [_COMPILER, "-print-file-name=libasan.so"], check=True, capture_output=True, text=True
-    )
-    return {"LD_PRELOAD": found.stdout.strip(), "ASAN_OPTIONS": _OPTIONS}
+    return {
+        # The second, so that the first finds what throws exceptions: Python itself is not C++.
+        "LD_PRELOAD": f"{_file('libasan.so')} {_file('libstdc++.so')}",
+        "ASAN_OPTIONS": _OPTIONS,
+    }
+
+
+def _file(name: str) -> str:
+    command = [_COMPILER, f"-print-file-name={name}"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def main() -> int:

@@ -50,7 +50,8 @@ class ServerTarget:
         self._port = port
         self._open: deque[socket.socket] = deque()
         self._witness = Witness(port)
-        self._n_idle = self._n_held()
+        # The witness's lane may get its thread later.
+        self._n_idle = self._n_held() + 1
 
     def round(self, seed: int) -> None:
         """Be one hostile client.

@@ -14,15 +14,16 @@ from tests.helpers.assets import PROJECT_ROOT
 from tests.helpers.native import native_library
 
 RUNS: Final = {
-    "worker-native": ("--target", "worker", "--rounds", "250"),
-    "worker-native-two-threads": ("--target", "worker", "--rounds", "120", "--threads", "2"),
-    "worker-portable": ("--target", "worker", "--rounds", "120", "--level", "portable"),
-    "worker-reference": ("--target", "worker", "--rounds", "200", "--executor", "reference"),
-    "server": ("--target", "server", "--rounds", "200"),
-    "replies": ("--target", "replies", "--rounds", "120"),
+    "worker-native": ("--target", "worker", "--rounds", "150"),
+    "worker-native-two-threads": ("--target", "worker", "--rounds", "80", "--threads", "2"),
+    "worker-portable": ("--target", "worker", "--rounds", "80", "--level", "portable"),
+    "worker-reference": ("--target", "worker", "--rounds", "100", "--executor", "reference"),
+    "server": ("--target", "server", "--rounds", "120"),
+    "replies": ("--target", "replies", "--rounds", "80"),
 }
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("flags", RUNS.values(), ids=RUNS)
 def test_a_short_fuzz_run_finds_nothing(flags: tuple[str, ...]) -> None:
     native_library()

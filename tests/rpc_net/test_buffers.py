@@ -11,7 +11,7 @@ from app.ggml.tensor import new_tensor
 from app.ggml.types import GGMLType
 from app.rpc_backend.errors import RemoteProtocolError
 from app.rpc_backend.wire.tensor import Place, WireTensor, to_wire
-from app.rpc_backend.worker.buffers import BufferTable, HeldBuffer
+from app.rpc_backend.worker.buffers import MAX_BUFFERS, BufferTable, HeldBuffer
 
 SIZE = 256
 U64 = st.one_of(st.integers(0, 2 * SIZE), st.integers(0, 2**64 - 1), st.just(2**64 - 1))
@@ -89,3 +89,12 @@ def test_addresses_run_out_before_they_repeat() -> None:
     table, _ = table_with(SIZE)
     assert table.has_room_for(1 << 61)
     assert not table.has_room_for(1 << 62)
+
+
+def test_a_client_has_so_many_buffers_and_no_more() -> None:
+    table, held = table_with(*[1] * (MAX_BUFFERS - 1))
+    assert table.has_room_for(1)
+    table, held = table_with(*[1] * MAX_BUFFERS)
+    assert not table.has_room_for(1)
+    table.remove(held[0].handle)
+    assert table.has_room_for(1)

@@ -23,6 +23,9 @@ _ADDRESS_GRAIN: Final = 1 << 21
 _LAST_ADDRESS: Final = 1 << 62
 _MAX_LOCATED: Final = 256
 
+MAX_BUFFERS: Final = 1024
+"""Most buffers of one client."""
+
 _handles = count(1)
 
 
@@ -83,8 +86,10 @@ class BufferTable:
         return sum(held.buffer.size for held in self._held.values())
 
     def has_room_for(self, size: int) -> bool:
-        """Whether a range of `size` addresses is left."""
-        return self._next_base + size <= _LAST_ADDRESS
+        """Whether a range of `size` addresses is left, and one more buffer is within reason: the
+        system gives a process about 65,000 mappings.
+        """
+        return self._next_base + size <= _LAST_ADDRESS and len(self._held) < MAX_BUFFERS
 
     def add(self, device_index: int, device: Device, buffer: Buffer) -> HeldBuffer:
         """Give a new buffer a handle and a range of addresses."""
