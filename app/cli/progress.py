@@ -45,7 +45,11 @@ def load_progress(
         nonlocal last, began
         began = began if last else clock()
         last = progress
-        show(progress.done, progress.total, f"{_mb(progress.had)} there already" if progress.had else "")
+        show(
+            progress.done,
+            progress.total,
+            f"{_mb(progress.had)} there already" if progress.had else "",
+        )
 
     with _shown(label, out, clock) as show:
         yield report
@@ -56,7 +60,8 @@ def load_progress(
 def summary(label: str, progress: LoadProgress, seconds: float) -> str:
     """Return what was loaded in how long, and what each device had not to be sent."""
     devices = ", ".join(
-        f"{device.name} {_mb(device.total)}" + (f" ({_mb(device.had)} there already)" if device.had else "")
+        f"{device.name} {_mb(device.total)}"
+        + (f" ({_mb(device.had)} there already)" if device.had else "")
         for device in progress.devices
     )
     speed = _mb(progress.total / seconds) if seconds > 0 else "?"

@@ -6,7 +6,7 @@ from typing import Final
 from app.devices.base import Device, Weight
 
 PART_BYTES: Final = 16 << 20
-"""So much of the file is resident beside the copy on the device."""
+"""So much of the file is resident at a time, beside the copy on the device."""
 
 
 def copy_weights(device: Device, weights: Iterable[Weight]) -> None:

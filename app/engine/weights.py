@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from app.devices.base import BufferUsage, Weight
+from app.devices.weights import PART_BYTES
 from app.engine.buffers import alloc_tensors
 from app.engine.load_progress import DeviceLoad, Progress, Tally
 from app.engine.stage import Stage
@@ -19,6 +20,7 @@ from app.models.base import TensorSpec
 from app.models.tensors import output_weight_name
 from app.rpc_backend.hashing import fnv1a_64
 from app.rpc_backend.weight_hashes import WeightHashes
+from app.rpc_backend.wire.fnv import OFFSET_BASIS
 
 OUTPUT = "output.weight"
 
@@ -104,9 +106,18 @@ def _fill(
             for name, info in infos.items():
                 tensor = stage.weights[name]
                 stage.device.init_tensor(tensor)
-                data = gguf.data(info.name)
-                hash_ = partial(hashes.hash_of, info, partial(fnv1a_64, data))
-                yield Weight(tensor, data, hash_, partial(arrived, info.name))
+                hash_ = partial(hashes.hash_of, info, partial(hashed, info.name))
+                data, told = gguf.data(info.name), partial(arrived, info.name)
+                yield Weight(tensor, data, hash_, told)
+
+    def hashed(name: str) -> int:
+        data, state = gguf.data(name), OFFSET_BASIS
+        for start in range(0, data.nbytes, PART_BYTES):
+            part = data[start : start + PART_BYTES]
+            state = fnv1a_64(part, state)
+            # Until it is sent, much else is hashed.
+            gguf.release(name, start, start + part.nbytes)
+        return state
 
     def arrived(name: str, start: int, end: int, had: bool) -> None:
         gguf.release(name, start, end)

@@ -15,6 +15,10 @@ from tests.helpers.capped_link import first_in_line, require_links, worker_behin
 from tests.helpers.loading import load, write_model
 
 WARM_SPEEDUP = 4.0
+HELD_BYTES = 100_000_000
+"""What a main host may have resident of a model of 335 MB that it sends: what waits to be sent, and
+what is being hashed.
+"""
 SLOWER_NOT_SUM = 1.25
 """Two workers with half of the model each may take so much longer than half of the time of one with
 all of it; one after the other they would take twice as long.
@@ -69,3 +73,26 @@ def test_two_workers_load_in_the_time_of_the_slower_and_not_the_sum(
     assert both.progress.had == one.progress.had == 0
     slower = one.seconds * max(shares) / sum(shares)
     assert both.seconds < SLOWER_NOT_SUM * slower
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has had resident since `forget_peak`."""
+    status = Path("/proc/self/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) << 10
+
+
+def forget_peak() -> int:
+    """Begin to look for the peak anew; return what is resident now."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return peak_bytes()
+
+
+def test_a_main_host_holds_little_of_what_it_hashes_and_sends(
+    model: Path, workers: list[str], record_property: Record
+) -> None:
+    before = forget_peak()
+    assert load(model, workers[:1], check=False).progress.had == 0
+    held = peak_bytes() - before
+    record_property("bytes held while 335 MB were sent", held)
+    assert held < HELD_BYTES

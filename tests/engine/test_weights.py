@@ -9,6 +9,8 @@ from app.devices.null import NullDevice
 from app.engine import weights
 from app.rpc_backend.hashing import fnv1a_64
 from app.rpc_backend.wire.layout import Body
+from app.rpc_backend.worker.server import ServerSettings
+from app.rpc_backend.worker.tensor_cache import TensorCache
 from tests.helpers.loading import Loaded, load, write_model
 from tests.helpers.rpc_link import serving
 
@@ -20,9 +22,9 @@ class Counter:
         self.n = 0
         monkeypatch.setattr(weights, "fnv1a_64", self._counted)
 
-    def _counted(self, data: Body) -> int:
+    def _counted(self, data: Body, state: int) -> int:
         self.n += 1
-        return fnv1a_64(data)
+        return fnv1a_64(data, state)
 
 
 @pytest.fixture
@@ -48,6 +50,18 @@ def test_no_tensor_of_a_file_is_hashed_twice(counter: Counter, model: Path, tmp_
     assert counter.n == 15
     load_on(1, model, tmp_path / "hashes")
     assert counter.n == 15
+
+
+def test_a_hash_of_parts_is_that_of_the_whole(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights, "PART_BYTES", 100_001)
+    cache = TensorCache(tmp_path / "cache")
+    with serving([NullDevice()], ServerSettings(cache=cache)) as server:
+        load(model, [f"127.0.0.1:{server.port}"], check=False)
+        again = load(model, [f"127.0.0.1:{server.port}"], check=False)
+    # The cache hashes what it stores by itself.
+    assert again.progress.had > 0.99 * again.progress.total
 
 
 def test_a_changed_file_is_hashed_again(counter: Counter, model: Path, tmp_path: Path) -> None:
