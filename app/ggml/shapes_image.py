@@ -2,8 +2,7 @@
 pooling, resampling, and attention in square windows.
 
 Part of the tables of `app.ggml.shapes` (INFER) and `app.ggml.verify` (CHOSEN, where the client
-chooses a type or a size). Rules follow the constructors of ggml.c at llama.cpp b11434, but windows
-that are wider than what they lie on are refused.
+chooses a type or a size). Rules follow the constructors of ggml.c at llama.cpp b11434.
 """
 
 from collections.abc import Callable, Sequence
@@ -69,7 +68,6 @@ def windows_of(op: Op, image: Tensor, widths: Sequence[int], numbers: Params) ->
         check_param(stride >= 1, op, f"stride {i}", stride, "at least 1")
         check_param(pad >= 0, op, f"padding {i}", pad, "at least 0")
         check_param(dilation >= 1, op, f"dilation {i}", dilation, "at least 1")
-        check_param(width >= 1, op, f"window {i}", width, "at least 1")
         windows = Windows.over(image.ne[i], width, stride, pad, dilation)
         want = f"room for {width} places in dimension {i}, {pad} more at both ends"
         check(windows.n >= 1, op, image, want=want)
@@ -109,7 +107,6 @@ def _im2col_3d(node: Tensor) -> None:
     """Sources are a kernel [kw, kh, kd, oc * ic] and images [w, h, d, n * ic]."""
     op, kernel, image, channels = node.op, node.require(0), node.require(1), node.params.i32(9)
     check_param(channels >= 1, op, "channels", channels, "at least 1")
-    check(image.ne[3] % channels == 0, op, image, want=f"a multiple of {channels} planes")
     wide, high, deep = windows_of(op, image, kernel.ne[:3], node.params)
     places = channels * kernel.ne[0] * kernel.ne[1] * kernel.ne[2]
     n = image.ne[3] // channels
@@ -212,8 +209,9 @@ def pool_windows(op: Op, image: Tensor, params: Params) -> list[Windows]:
     """
     count = 2 if op == Op.POOL_2D else 1
     numbers = [params.i32(1 + i) for i in range(3 * count)]
-    for width in numbers[:count]:
-        check_param(width <= MAX_POOL_WIDTH, op, "window", width, f"up to {MAX_POOL_WIDTH}")
+    for size, width, pad in zip(image.ne, numbers[:count], numbers[2 * count :], strict=False):
+        most = min(MAX_POOL_WIDTH, size + 2 * pad)
+        check_param(1 <= width <= most, op, "window", width, f"1 to {most} in {size} elements")
     packed = Params.pack(f"{3 * count}i", *numbers[count:], *[1] * count)
     return windows_of(op, image, numbers[:count], packed)
 

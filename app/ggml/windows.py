@@ -24,11 +24,12 @@ class Windows:
 
     @classmethod
     def over(cls, size: int, width: int, stride: int, pad: int, dilation: int = 1) -> Self:
-        """As many windows as fit into `size` elements with `pad` more at both ends; 0 when there is
-        no room for one.
+        """As many windows as fit into `size` elements with `pad` more at both ends. As in ggml,
+        which divides towards zero, one may also lack less than a stride; else there are none.
         """
         room = size + 2 * pad - dilation * (width - 1) - 1
-        return cls(size, width, stride, -pad, dilation, max(0, room // stride + 1))
+        n = room // stride + 1 if room >= 0 else 1 - (-room // stride)
+        return cls(size, width, stride, -pad, dilation, max(0, n))
 
     def some(self, first: int, n: int) -> Self:
         """`n` of the windows from number `first` on."""

@@ -22,6 +22,7 @@ WINDOWS: Final = {
     "padded": (1, 1, 1, 2, 1, 1),
     "dilated": (1, 1, 0, 1, 2, 2),
     "far": (3, 2, 4, 5, 2, 1),
+    "too-wide": (4, 3, 0, 0, 6, 9),
 }
 
 VOLUME_WINDOWS: Final = {
@@ -31,7 +32,7 @@ VOLUME_WINDOWS: Final = {
 
 
 def _size(size: int, width: int, stride: int, pad: int, dilation: int) -> int:
-    return (size + 2 * pad - dilation * (width - 1) - 1) // stride + 1
+    return int((size + 2 * pad - dilation * (width - 1) - 1) / stride) + 1
 
 
 def _im2col_cases() -> list[Case]:
@@ -95,6 +96,7 @@ def _conv_cases() -> list[Case]:
     wide = (Source((5, 5, 64, 32)), Source((40, 70, 64)))
     cases += [
         Case("CONV_2D-permuted", Op.CONV_2D, (kernel, apart), params, nmse=NMSE),
+        Case("CONV_2D-empty-kernel", Op.CONV_2D, (Source((0, 2, 4, 5)), image), params, nmse=0.0),
         Case("CONV_2D-in-pieces", Op.CONV_2D, wide, params, nmse=NMSE),
         Case("CONV_2D_DW-channels-first", Op.CONV_2D_DW, first, params, nmse=NMSE, permute=order),
     ]

@@ -32,7 +32,7 @@ def _counts(size: tuple[int, ...], width: tuple[int, ...], case: Case, at: int =
     strides, pads = _numbers(case, at, n)[::-1], _numbers(case, at + n, n)[::-1]
     dilations = _numbers(case, at + 2 * n, n)[::-1]
     return [
-        (s + 2 * p - d * (w - 1) - 1) // stride + 1
+        int((s + 2 * p - d * (w - 1) - 1) / stride) + 1
         for s, w, stride, p, d in zip(size, width, strides, pads, dilations, strict=True)
     ]
 
@@ -42,7 +42,8 @@ def _patches(image: Array, width: tuple[int, ...], case: Case) -> Iterator[tuple
     n = len(width)
     strides, pads = _numbers(case, 0, n)[::-1], _numbers(case, n, n)[::-1]
     dilations = _numbers(case, 2 * n, n)[::-1]
-    padded = np.pad(image, [(0, 0), *((p, p) for p in pads)])
+    spans = [d * (w - 1) for d, w in zip(dilations, width, strict=True)]
+    padded = np.pad(image, [(0, 0), *((p, p + s) for p, s in zip(pads, spans, strict=True))])
     for window in np.ndindex(*_counts(image.shape[1:], width, case)):
         where = [slice(None)]
         for i, stride, dilation, w in zip(window, strides, dilations, width, strict=True):

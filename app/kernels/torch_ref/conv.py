@@ -49,7 +49,10 @@ def _images(ctx: Context, image: Tensor, n_axes: int, channels: int) -> torch.Te
     view = ctx.view(image)
     if n_axes == 1:
         return view[0]
-    return view if n_axes == 2 else view.unflatten(0, (image.ne[3] // channels, channels))
+    if n_axes == 2:
+        return view
+    n = image.ne[3] // channels
+    return view[: n * channels].view(n, channels, *view.shape[1:])
 
 
 def _columns(ctx: Context, node: Tensor, windows: list[Windows], channels: int) -> Steps:
@@ -109,7 +112,7 @@ def _conv(ctx: Context, node: Tensor) -> Steps:
     kernel, image = node.require(0), node.require(1)
     n_axes = 3 if node.op == Op.CONV_3D else 2
     channels = node.params.i32(9) if n_axes == 3 else image.ne[2]
-    if channels == 0:
+    if kernel.n_elements == 0:
         return [ctx.view(node).zero_]
     windows = windows_of(node.op, image, kernel.ne[:n_axes], node.params)[::-1]
     images = _images(ctx, image, n_axes, channels)
