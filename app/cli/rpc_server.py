@@ -16,15 +16,12 @@ from types import FrameType
 from typing import Final
 
 from app.cli.flags.environment import (
-    CPU_LEVEL,
     ENVIRONMENT,
-    NO_RDMA,
     CpuChoice,
     cpu_choice,
     heed_no_rdma,
 )
 from app.cli.flags.parser import parse
-from app.cli.flags.securing import SECRET
 from app.cli.pipes import hush_stdout
 from app.cli.worker_security import Security, add_security_flags, open_warning, read_security
 from app.cli.worker_storage import Storage, add_storage_flags, read_storage, storage_words
@@ -106,9 +103,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="llama-rpc-server",
         description="Lends this machine's devices to main hosts over the ggml RPC protocol.",
-        epilog=f"environment: {CPU_LEVEL.env}={CPU_LEVEL.metavar}: {CPU_LEVEL.help}; "
-        f"{SECRET.env}={SECRET.metavar}: {SECRET.help}; "
-        f"{NO_RDMA.env}={NO_RDMA.metavar}: {NO_RDMA.help}",
+        epilog="environment: "
+        + "; ".join(f"{row.env}={row.metavar}: {row.help}" for row in ENVIRONMENT.options),
     )
     add = parser.add_argument
     add("-H", "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
