@@ -39,11 +39,12 @@ def load_progress(
     """Yield a callback that shows how weights arrive; when all have, a summary is printed."""
     out = stream or sys.stderr
     last: LoadProgress | None = None
-    began = 0.0
+    began = ended = 0.0
 
     def report(progress: LoadProgress) -> None:
-        nonlocal last, began
-        began = began if last else clock()
+        nonlocal last, began, ended
+        ended = clock()
+        began = began if last else ended
         last = progress
         show(
             progress.done,
@@ -54,7 +55,7 @@ def load_progress(
     with _shown(label, out, clock) as show:
         yield report
     if last and last.done == last.total:
-        print(summary(label, last, clock() - began), file=out, flush=True)
+        print(summary(label, last, ended - began), file=out, flush=True)
 
 
 def summary(label: str, progress: LoadProgress, seconds: float) -> str:

@@ -72,7 +72,7 @@ def test_a_load_tells_what_was_had_and_ends_with_a_summary_of_each_device() -> N
         report(loaded(0, 6))
         report(loaded(4, 6))
     lines = out.getvalue().splitlines()
-    assert lines[1] == "weights: 80% of 20.0 MB, 6.0 MB/s, 0.7 s left, 6.0 MB there already"
+    assert lines[1] == "weights: 80% of 20.0 MB, 3.0 MB/s, 1.3 s left, 6.0 MB there already"
     assert lines[-1] == (
         "weights: 20.0 MB in 4.0 s, 5.0 MB/s: RPC0 10.0 MB, RPC1 10.0 MB (6.0 MB there already)"
     )
