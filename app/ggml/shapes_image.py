@@ -26,6 +26,7 @@ from app.ggml.types import TRAITS, GGMLType
 from app.ggml.windows import Windows
 
 MAX_POOL_WIDTH: Final = 1 << 16
+MAX_RESAMPLED: Final = 1 << 24
 FLOATS: Final = frozenset({GGMLType.F32, GGMLType.F16, GGMLType.BF16})
 _IM2COL_TYPES: Final = frozenset({GGMLType.F32, GGMLType.F16})
 
@@ -234,6 +235,9 @@ def _upscale(node: Tensor) -> None:
     check_param(known, op, "mode", mode, "nearest, bilinear (antialiased, it may be) or bicubic")
     check(image.type == node.type == GGMLType.F32, op, image, node, want="F32 for F32")
     check(0 not in image.ne, op, image, want="an image with elements")
+    longest = max(*image.ne, *node.ne)
+    want = f"dimensions up to {MAX_RESAMPLED}, which float32 can count"
+    check(longest <= MAX_RESAMPLED, op, image, node, want=want)
 
 
 def _win_part(op: Op, sources: Sources, params: Params) -> Inferred:

@@ -174,6 +174,7 @@ WRONG = [
     *[_node(Op.UPSCALE, IMAGE, ints(mode), 7, 9, 3, 2) for mode in (1024, -1, -(2**31))],
     _node(Op.UPSCALE, (t(6, 0, 3, 2),), ints(0), 7, 9, 3, 2),
     _node(Op.UPSCALE, (t(6, 5, 3, 2, type_=F16),), ints(0), 7, 9, 3, 2),
+    _node(Op.UPSCALE, IMAGE, ints(0), (1 << 24) + 1),
     *[_node(Op.WIN_UNPART, CUT, ints(width), 8, 10, 7) for width in (0, -4, 5)],
     _node(Op.WIN_UNPART, CUT, ints(4), 8, 13, 7),
     _node(Op.WIN_UNPART, CUT, ints(4), 7, 10, 7),
