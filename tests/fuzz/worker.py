@@ -231,7 +231,7 @@ def _written(message: GraphCompute) -> list[tuple[Tensor, int]]:
 def open_device(executor: str, level: str | None, threads: int) -> Iterator[Device]:
     """Open the CPU with guards around its buffers; a buffer of more than 4 MiB is refused."""
     device = _native(level, threads) if executor == "native" else _reference()
-    with guards.guards(), mock.patch.object(device, "max_size", return_value=MAX_BUFFER):
+    with guards.guards(), mock.patch.object(device, "max_size", lambda: MAX_BUFFER):
         yield device
 
 

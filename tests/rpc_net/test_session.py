@@ -21,6 +21,7 @@ from app.rpc_backend.wire.constants import KEPT_GRAPHS, Cmd
 from app.rpc_backend.wire.extensions import Announced
 from app.rpc_backend.wire.graph_codec import GraphCompute, describe_graph
 from app.rpc_backend.wire.tensor import NULL_TENSOR, Place, WireTensor
+from app.rpc_backend.worker import graphs
 from app.rpc_backend.worker.session import SessionError
 from tests.helpers.rpc_frames import frame, tensor_bytes, u64
 from tests.helpers.rpc_link import MemoryLink
@@ -295,6 +296,22 @@ def test_the_graph_after_1024_forgets_all_before(link: MemoryLink) -> None:
     link.call(m.GraphRecompute(0, KEPT_GRAPHS + 1))
     with pytest.raises(SessionError, match="keeps no graph 1"):
         link.call(m.GraphRecompute(0, 1))
+
+
+def test_kept_graphs_take_a_part_of_the_memory_only(
+    link: MemoryLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graphs, "_most_tensors", lambda: 10)
+    place, other = link.alloc(128), link.alloc(8)
+    message = graph_at(link, place)
+    assert len(message.tensors) == 2
+    for uid in (1, 2, 3, 4, 5, 5, 3):
+        link.call(replace(message, uid=uid))
+    link.call(m.FreeBuffer(other.handle))
+    for uid in range(1, 6):
+        link.call(replace(message, uid=uid))
+    with pytest.raises(SessionError, match="12 tensors in graphs to be kept: expected up to 10"):
+        link.call(replace(message, uid=6))
 
 
 def test_version_7_keeps_the_last_graph_only(device: NullDevice) -> None:

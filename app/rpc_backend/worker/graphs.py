@@ -7,8 +7,11 @@ Clients and workers follow these rules without telling each other.
 
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import cache
+from typing import Final
 
-from app.errors import GraphError
+from app.devices.host_memory import host_memory
+from app.errors import GraphError, OutOfMemoryError
 from app.ggml.graph import Graph, next_uid
 from app.ggml.ops import Op
 from app.ggml.tensor import Tensor, TensorFlag
@@ -20,6 +23,11 @@ from app.rpc_backend.wire.tensor import WireTensor, to_tensor
 from app.rpc_backend.worker.buffers import BufferTable
 from app.rpc_backend.worker.lanes import Event
 
+# What a kept tensor takes, and the part of this machine's memory that those of one client may: a
+# model of 80 layers has 4,000 tensors in each of up to 1,024 graphs.
+_TENSOR_BYTES: Final = 800
+_MEMORY_SHARE: Final = 8
+
 
 @dataclass(frozen=True, slots=True)
 class CheckedGraph:
@@ -27,6 +35,7 @@ class CheckedGraph:
 
     graph: Graph
     events: tuple[Event, ...]
+    n_tensors: int
 
 
 class GraphStore:
@@ -34,6 +43,7 @@ class GraphStore:
 
     def __init__(self, major: int) -> None:
         self._by_uid = major >= 8
+        self._n_tensors = 0
         self._graphs: defaultdict[int, dict[int, CheckedGraph]] = defaultdict(dict)
 
     def __len__(self) -> int:
@@ -44,13 +54,28 @@ class GraphStore:
         return uid != 0 or not self._by_uid
 
     def keep(self, device: int, uid: int, graph: CheckedGraph) -> None:
-        """Keep a graph, unless its uid says not to."""
+        """Keep a graph, unless its uid says not to.
+
+        Raises: OutOfMemoryError when all that are kept would take too much of this machine.
+        """
         if not self.keeps(uid):
             return
         graphs = self._graphs[device]
         if not self._by_uid or (uid not in graphs and len(graphs) >= KEPT_GRAPHS):
-            graphs.clear()
+            self._forget(graphs, *graphs)
+        self._forget(graphs, uid)
+        n_tensors = self._n_tensors + graph.n_tensors
+        if n_tensors > _most_tensors():
+            raise OutOfMemoryError(
+                f"{n_tensors} tensors in graphs to be kept: expected up to {_most_tensors()}"
+            )
+        self._n_tensors = n_tensors
         graphs[uid] = graph
+
+    def _forget(self, graphs: dict[int, CheckedGraph], *uids: int) -> None:
+        for uid in uids:
+            gone = graphs.pop(uid, None)
+            self._n_tensors -= 0 if gone is None else gone.n_tensors
 
     def find(self, device: int, uid: int) -> CheckedGraph:
         """Return a kept graph.
@@ -66,6 +91,12 @@ class GraphStore:
     def forget_all(self) -> None:
         """Forget every graph of every device."""
         self._graphs.clear()
+        self._n_tensors = 0
+
+
+@cache
+def _most_tensors() -> int:
+    return host_memory().total // (_MEMORY_SHARE * _TENSOR_BYTES)
 
 
 def build_graph(message: GraphCompute, buffers: BufferTable, *, keep: bool) -> CheckedGraph:
@@ -94,7 +125,7 @@ def build_graph(message: GraphCompute, buffers: BufferTable, *, keep: bool) -> C
     nodes = [made[key] for key in message.node_ids if key in marked]
     graph = Graph(nodes, next_uid() if keep else 0)
     verify_graph(graph)
-    return CheckedGraph(graph, tuple(events.values()))
+    return CheckedGraph(graph, tuple(events.values()), len(made))
 
 
 def _place(wire: WireTensor, device: int, buffers: BufferTable, events: dict[int, Event]) -> Tensor:
