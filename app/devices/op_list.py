@@ -105,6 +105,42 @@ def _rows() -> dict[Op, dict[str, Probe]]:
     }
 
 
+def _kernel(op: Op, numbers: tuple[int, ...], *ne: int) -> dict[str, Probe]:
+    """The kernel [ne] of a convolution of an image."""
+    image, params = new_tensor(F32, (9, 9, 4)), Params.pack(f"{len(numbers)}i", *numbers)
+    return {"kernels": lambda t: _node(op, new_tensor(t, ne), image, params=params)}
+
+
+def _of_image(op: Op, *numbers: int) -> dict[str, Probe]:
+    params = Params.pack(f"{len(numbers)}i", *numbers)
+    return {"types": lambda t: _node(op, new_tensor(t, (8, 8)), params=params)}
+
+
+def _encoders() -> dict[Op, dict[str, Probe]]:
+    signal, once = new_tensor(F32, (9, 4)), Params.pack("3i", 1, 0, 1)
+    plain = (1, 1, 0, 0, 1, 1)
+    return {
+        Op.CONV_2D: _kernel(Op.CONV_2D, plain, 3, 3, 4, 2),
+        Op.CONV_2D_DW: _kernel(Op.CONV_2D_DW, plain, 3, 3, 1, 4),
+        Op.CONV_3D: _kernel(Op.CONV_3D, (1, 1, 1, 0, 0, 0, 1, 1, 1, 1, 1, 2), 3, 3, 2, 2),
+        Op.CONV_TRANSPOSE_1D: {
+            "kernels": lambda t: _node(
+                Op.CONV_TRANSPOSE_1D, new_tensor(t, (3, 2, 4)), signal, params=once
+            )
+        },
+        Op.CONV_TRANSPOSE_2D: _kernel(Op.CONV_TRANSPOSE_2D, (1,), 3, 3, 2, 4),
+        Op.COL2IM_1D: _of_image(Op.COL2IM_1D, 1, 4, 0),
+        Op.POOL_1D: _of_image(Op.POOL_1D, 0, 2, 2, 0),
+        Op.POOL_2D: _of_image(Op.POOL_2D, 0, 2, 2, 2, 2, 0, 0),
+    }
+
+
+def _indexer(keys: GGMLType) -> Tensor:
+    q, weights = _leaf(F32, 2, 3), new_tensor(F32, (2, 3))
+    mask = new_tensor(GGMLType.F16, (9, 3))
+    return _node(Op.LIGHTNING_INDEXER, q, _leaf(keys, 1, 9), weights, mask)
+
+
 def _rope_mode(mode: RopeMode) -> Tensor:
     rope = RopeParams(_WIDE // 2, mode, 0, 1e4, 1.0, 0.0, 1.0, 32.0, 1.0, 0, (1, 1, 1, 1))
     positions = new_tensor(I32, (4 if mode & RopeMode.MROPE else 1,))
@@ -128,6 +164,8 @@ _PROBES: Final[dict[Op, dict[str, Probe]]] = {
     },
     **_products(),
     **_rows(),
+    **_encoders(),
+    Op.LIGHTNING_INDEXER: {"keys": _indexer},
 }
 
 

@@ -52,6 +52,10 @@ def test_a_line_per_operation_with_the_functions_and_types_that_it_takes() -> No
     assert listed["ADD"]["types"] == ["f32", "f16", "bf16"]
     assert {"q4_K", "mxfp4", "iq1_m", "bf16"} <= set(listed["MUL_MAT"]["weights"])
     assert "iq2_s" in listed["GET_ROWS"]["rows"] and "iq2_s" not in listed["SET_ROWS"]["into"]
+    for name in ("CONV_2D", "CONV_2D_DW", "CONV_3D", "CONV_TRANSPOSE_1D", "CONV_TRANSPOSE_2D"):
+        assert listed[name] == {"kernels": ["f32", "f16"]}, name
+    assert listed["POOL_1D"] == listed["POOL_2D"] == {"types": ["f32", "f16"]}
+    assert "q8_0" in listed["LIGHTNING_INDEXER"]["keys"]
     device.close()
 
 
