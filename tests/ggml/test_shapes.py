@@ -124,7 +124,7 @@ def test_sources_that_do_not_fit_are_refused_by_operation(
         infer(op, sources, params)
 
 
-@pytest.mark.parametrize("op", sorted(INFER))
-def test_no_operation_comes_without_sources(op: Op) -> None:
+@pytest.mark.parametrize("op", sorted(INFER.keys() - {Op.ARANGE}))
+def test_no_other_operation_comes_without_sources(op: Op) -> None:
     with pytest.raises(GraphError, match=rf"{op.name}: source \d is missing"):
         infer(op, (), Params())
