@@ -23,15 +23,21 @@ for _case in CASES:
     _BY_OP[_case.op].append(_case)
 _OPS: Final = sorted(_BY_OP)
 _INTEGERS: Final = {GGMLType.I32: np.int32, GGMLType.I64: np.int64}
+_INDEXED: Final = sorted(
+    {c.op for c in CASES if any(s is not None and s.type in _INTEGERS for s in c.sources)}
+)
 
 
 @dataclass(slots=True)
 class Draft:
-    """A graph whose tensors have offsets in a buffer of `size` bytes, and what its leaves hold."""
+    """A graph whose tensors have offsets in a buffer of `size` bytes, and what its leaves hold.
+    `roots` tells for each tensor in whose memory it lies, its own or another's.
+    """
 
     graph: Graph
     size: int = 0
     offsets: dict[int, int] = field(default_factory=dict)
+    roots: dict[int, Tensor] = field(default_factory=dict)
     data: list[tuple[Tensor, bytes]] = field(default_factory=list)
 
 
@@ -41,17 +47,18 @@ def draft(dice: Dice, n_cases: int) -> Draft:
     known: dict[Source, Leaf] = {}
     made = Draft(Graph([], dice.randrange(1, 2000)))
     for _ in range(n_cases):
-        case = dice.choice(_BY_OP[dice.choice(_OPS)])
+        op = dice.choice(_INDEXED if dice.chance(0.3) else _OPS)
+        case = dice.choice(_BY_OP[op])
         leaves = [None if s is None else _leaf(dice, rng, s, known) for s in case.sources]
         node = make_node(case, [None if leaf is None else leaf.seen for leaf in leaves])
         for leaf in leaves:
             if leaf is not None:
                 _put_leaf(dice, made, leaf)
         if node.view_src is not None:
-            made.offsets[id(node)] = made.offsets[id(node.view_src)]
+            _share(made, node, node.view_src)
         elif case.inplace is not None:
             target = [leaf for leaf in leaves if leaf is not None][case.inplace]
-            made.offsets[id(node)] = made.offsets[id(target.stored)]
+            _share(made, node, target.stored)
         else:
             _put(dice, made, node)
         made.graph.nodes.append(node)
@@ -68,9 +75,14 @@ def _put_leaf(dice: Dice, made: Draft, leaf: Leaf) -> None:
     if id(leaf.stored) in made.offsets:
         return
     _put(dice, made, leaf.stored)
-    made.offsets[id(leaf.seen)] = made.offsets[id(leaf.stored)]
+    _share(made, leaf.seen, leaf.stored)
     made.graph.nodes.append(leaf.seen)
     made.data.append((leaf.stored, hurt_values(dice, leaf.stored.type, leaf.data)))
+
+
+def _share(made: Draft, tensor: Tensor, root: Tensor) -> None:
+    made.offsets[id(tensor)] = made.offsets[id(root)]
+    made.roots[id(tensor)] = made.roots[id(root)]
 
 
 def _put(dice: Dice, made: Draft, tensor: Tensor) -> None:
@@ -79,18 +91,21 @@ def _put(dice: Dice, made: Draft, tensor: Tensor) -> None:
     least = traits.type_size if traits.block_size == 1 else 2
     grain = dice.choice((least, 64))
     made.offsets[id(tensor)] = -(-made.size // grain) * grain
+    made.roots[id(tensor)] = tensor
     made.size = made.offsets[id(tensor)] + tensor.nbytes
 
 
 def hurt_values(dice: Dice, type_: GGMLType, data: bytes) -> bytes:
     """Return the values of a leaf, now and then with some that hurt."""
-    if dice.chance(0.75) or not data:
+    if dice.chance(0.5 if type_ in _INTEGERS else 0.75) or not data:
         return data
     if type_ in _INTEGERS:
         values = np.frombuffer(data, _INTEGERS[type_]).copy()
         limits = np.iinfo(values.dtype)
         fit = [i for i in INDICES if limits.min <= i <= limits.max]
-        values[dice.randrange(len(values))] = dice.choice(fit)
+        # One too far in either direction is what a careless check lets through.
+        near = min(int(values.max()) + dice.choice((1, 2, 3)), limits.max)
+        values[dice.randrange(len(values))] = dice.choice((-1, near, dice.choice(fit)))
         return values.tobytes()
     if type_ == GGMLType.F32:
         floats = np.frombuffer(data, np.float32).copy()

@@ -1,8 +1,8 @@
 """Buffers between pages that nobody may touch, so that a byte too far ends the process.
 
 Used in fuzz runs in place of the devices' own buffers and of the native core's scratch memory. A
-buffer ends (to 8 bytes) where a page without rights begins; what lies before it is filled with a
-pattern that is looked at when the buffer goes. Linux only.
+buffer ends (to 8 bytes) where a page without rights begins, or begins where one ends; what is left
+on the other side is filled with a pattern that is looked at when the buffer goes. Linux only.
 """
 
 import ctypes
@@ -33,7 +33,14 @@ _LIBC.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _LIBC.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
 violations: Final[list[str]] = []
-"""Buffers whose front was written to."""
+"""Buffers beside which somebody wrote."""
+
+
+class Side:
+    """Where the next buffers have their guard: behind, or in front."""
+
+    behind = True
+
 
 _live: Final[set[int]] = set()
 
@@ -63,25 +70,27 @@ def _protect(address: int, size: int = _PAGE) -> None:
 
 
 def guarded(size: int) -> "ctypes.Array[ctypes.c_char]":
-    """Return `size` zeroed bytes, rounded up to 8, with a guard behind and a pattern in front."""
+    """Return `size` zeroed bytes, rounded up to 8: a guard at `Side`, a pattern opposite."""
     padded = max(_GRAIN, -(-size // _GRAIN) * _GRAIN)
     pages = -(-padded // _PAGE) * _PAGE
     whole = pages + 2 * _PAGE
     base = _map(whole)
     _protect(base)
     _protect(base + _PAGE + pages)
-    front = pages - padded
-    ctypes.memset(base + _PAGE, _PATTERN, front)
+    rest = pages - padded
+    start = base + _PAGE + (rest if Side.behind else 0)
+    pattern = base + _PAGE + (0 if Side.behind else padded)
+    ctypes.memset(pattern, _PATTERN, rest)
     kind = type("Guarded", (_Bytes, ctypes.c_char * padded), {})
-    array: ctypes.Array[ctypes.c_char] = kind.from_address(base + _PAGE + front)  # type: ignore[attr-defined]
+    array: ctypes.Array[ctypes.c_char] = kind.from_address(start)  # type: ignore[attr-defined]
     _live.add(base)
-    weakref.finalize(array, _release, base, whole, front)
+    weakref.finalize(array, _release, base, whole, pattern, rest)
     return array
 
 
-def _release(base: int, whole: int, front: int) -> None:
-    if ctypes.string_at(base + _PAGE, front) != bytes([_PATTERN]) * front:
-        violations.append(f"a write before a buffer of {whole - 2 * _PAGE - front} bytes")
+def _release(base: int, whole: int, pattern: int, rest: int) -> None:
+    if ctypes.string_at(pattern, rest) != bytes([_PATTERN]) * rest:
+        violations.append(f"a write beside a buffer of {whole - 2 * _PAGE - rest} bytes")
     _LIBC.munmap(base, whole)
     _live.discard(base)
 

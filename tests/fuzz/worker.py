@@ -65,6 +65,7 @@ class WorkerTarget:
 
         Raises: AssertionError saying what went wrong.
         """
+        guards.Side.behind = seed % 2 == 0
         client = _Client(Dice(seed), self)
         try:
             client.run()
@@ -156,22 +157,29 @@ class _Client:
     def _send_sample(self) -> None:
         graph = sample_graph()
         offsets, size = lay_out(graph)
-        at = self._take(size).place
-        message = describe_graph(graph, 0, lambda t: Place(at.handle, at.address + offsets[id(t)]))
-        self._compute(damaged_graph(self.dice, message), at, size)
+        room = self._take(size)
+        handle, base = room.place
+        message = describe_graph(graph, 0, lambda t: Place(handle, base + offsets[id(t)]))
+        self._compute(damaged_graph(self.dice, message), [room])
 
     def _send_case(self) -> None:
+        """Send a graph of good cases, in one tight buffer or each tensor in a buffer of its own."""
         made = draft(self.dice, self.dice.choice((1, 1, 1, 2, 4)))
-        room = self._take(made.size)
-        handle, base = room.place
-        message = describe_graph(made.graph, 0, lambda t: Place(handle, base + made.offsets[id(t)]))
+        if self.dice.chance(0.5):
+            own = {id(root): self._take(root.nbytes) for root in made.roots.values()}
+            places = {key: own[id(root)].place for key, root in made.roots.items()}
+            rooms = list(own.values())
+        else:
+            rooms = [self._take(made.size)]
+            handle, base = rooms[0].place
+            places = {key: Place(handle, base + at) for key, at in made.offsets.items()}
+        message = describe_graph(made.graph, 0, lambda t: places[id(t)])
         for leaf, data in made.data:
             if data:
-                wire = to_wire(leaf, Place(handle, base + made.offsets[id(leaf)]))
-                self.link.call(m.SetTensor(wire, 0, 0), data)
+                self.link.call(m.SetTensor(to_wire(leaf, places[id(leaf)]), 0, 0), data)
         if self.dice.chance(0.6):
             message = damaged_graph(self.dice, message)
-        self._compute(message, room.place, made.size)
+        self._compute(message, rooms)
 
     def _send_wild(self) -> None:
         room = self._take(SIZE)
@@ -181,36 +189,44 @@ class _Client:
         message = describe_graph(graph, 0, lambda t: Place(handle, base + t.offset))
         noise = bytes(self.dice.choices((0, 0, 1, 2, 3, 4), k=SIZE // 64)) * 64
         self.link.call(m.SetTensor(self._bytes(room.place, SIZE), 0, 0), noise)
-        self._compute(message, room.place, SIZE)
+        self._compute(message, [room])
 
-    def _compute(self, message: GraphCompute, at: Place, size: int) -> None:
+    def _compute(self, message: GraphCompute, rooms: list[Room]) -> None:
         """Send a graph; only the bytes of its nodes may have changed, whether it runs or not."""
         self.target.outcomes["graphs"] += 1
-        before, n_errors = self._read(at, size), self.link.n_errors
+        before, n_errors = [self._read(room) for room in rooms], self.link.n_errors
         self.link.call(message)
-        after = self._read(at, size)
+        after = [self._read(room) for room in rooms]
         nodes = _written(message)
         if self.link.n_errors == n_errors:
             self.target.outcomes["graphs run"] += 1
             self.uids.append(message.uid)
             self.target.ops.update(node.op.name for node, _ in nodes)
-        if before == after:
-            return
-        allowed = bytearray(size)
-        for node, address in nodes:
-            start = address - at.address
-            allowed[start : start + node.nbytes] = b"\1" * node.nbytes
-        changed = [i for i in range(size) if before[i] != after[i] and not allowed[i]]
-        assert not changed, f"bytes {changed[:4]} were written, of no node: {message}"
+        for room, old, new in zip(rooms, before, after, strict=True):
+            if old != new:
+                allowed = _allowed(room, nodes)
+                changed = [i for i in range(room.size) if old[i] != new[i] and not allowed[i]]
+                assert not changed, f"bytes {changed[:4]} were written, of no node: {message}"
 
     def _bytes(self, at: Place, size: int) -> WireTensor:
         return to_wire(new_tensor(GGMLType.I8, (size,), "all"), at)
 
-    def _read(self, at: Place, size: int) -> bytes:
-        if size == 0:
+    def _read(self, room: Room) -> bytes:
+        if room.size == 0:
             return b""
-        data = self.link.call(m.GetTensor(self._bytes(at, size), 0, size))
+        data = self.link.call(m.GetTensor(self._bytes(room.place, room.size), 0, room.size))
+        # A client that has freed the buffer by chance reads nothing.
         return data if isinstance(data, bytes) else b""
+
+
+def _allowed(room: Room, nodes: list[tuple[Tensor, int]]) -> bytearray:
+    """Ones where a node of the graph may write into a buffer."""
+    allowed = bytearray(room.size)
+    for node, address in nodes:
+        start = address - room.place.address
+        if 0 <= start < room.size:
+            allowed[start : start + node.nbytes] = b"\1" * min(node.nbytes, room.size - start)
+    return allowed
 
 
 def _written(message: GraphCompute) -> list[tuple[Tensor, int]]:
