@@ -144,6 +144,7 @@ def _glu_cases() -> list[Case]:
     cases.append(Case("GLU-gap", Op.GLU, (replace(gate, gap=8), replace(up, gap=2)), silu))
     cases.append(Case("GLU-odd", Op.GLU, (Source((37, 3)), Source((37, 3))), silu))
     cases.append(Case("GLU-odd-halves", Op.GLU, (Source((74, 3)),), silu))
+    cases.append(Case("GLU-one-left-over", Op.GLU, (Source((75, 3)),), silu))
     return cases
 
 
@@ -161,6 +162,9 @@ def _norm_cases() -> list[Case]:
             Case(f"{op.name}-permuted", op, (replace(x, permute=(0, 2, 1, 3)),), params),
             Case(f"{op.name}-gap", op, (replace(x, gap=16),), params),
         ]
+        if op != Op.RMS_NORM:
+            columns = (replace(x, permute=(1, 0, 2, 3)),)
+            cases.append(Case(f"{op.name}-columns", op, columns, params))
     return cases
 
 

@@ -124,7 +124,7 @@ def _glu(values: Values, case: Case) -> Array:
     gate, up = _get(values, 0), _maybe(values, 1)
     if up is None:
         half = gate.shape[-1] // 2
-        gate, up = gate[..., :half], gate[..., half:]
+        gate, up = gate[..., :half], gate[..., half : 2 * half]
         gate, up = (up, gate) if swapped else (gate, up)
     alpha, limit = case.params.f32(2), case.params.f32(3)
     if kind == GluOp.SWIGLU_OAI:

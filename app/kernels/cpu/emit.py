@@ -100,7 +100,8 @@ def _accepts_unary(lib: NativeLibrary, node: Tensor) -> bool:
 
 
 def _accepts_glu(lib: NativeLibrary, node: Tensor) -> bool:
-    return node.params.i32(0) != GluOp.GEGLU_ERF and _rows(node, 0, 1)
+    whole = node.optional(1) is not None or node.require(0).ne[0] % 2 == 0
+    return whole and node.params.i32(0) != GluOp.GEGLU_ERF and _rows(node, 0, 1)
 
 
 def _accepts_soft_max(lib: NativeLibrary, node: Tensor) -> bool:

@@ -48,7 +48,7 @@ def _halves(ctx: Context, node: Tensor) -> tuple[torch.Tensor, torch.Tensor, Ste
         second, more = as_float(ctx, node.require(1))
         return first, second, [*steps, *more]
     n = node.ne[0]
-    low, high = first[..., :n], first[..., n:]
+    low, high = first[..., :n], first[..., n : 2 * n]
     return (high, low, steps) if node.params.i32(1) else (low, high, steps)
 
 
