@@ -29,19 +29,21 @@ from app.devices.base import Device
 from app.devices.op_list import list_ops
 from app.devices.profile import profile_text, start_profiles
 from app.errors import LlamaServeError
-from app.logs import DEFAULT_VERBOSITY, LogSettings, setup_logging
+from app.logs import DEFAULT_VERBOSITY, MAX_VERBOSITY, LogSettings, setup_logging
 from app.rpc_backend.client.connection import ClientSettings
 from app.rpc_backend.courier import CourierService
 from app.rpc_backend.streams.settings import ClientTls
 from app.rpc_backend.wire.constants import DEFAULT_PORT, NEWEST, VERSIONS
 from app.rpc_backend.worker.server import RpcServer, ServerSettings, bind
-from app.rpc_backend.worker.session import DETAIL
+from app.rpc_backend.worker.session import ALL_FIELDS, FIELDS
 from app.rpc_backend.worker.tensor_store import FilesAndCache
 from app.version import BUILD_INFO
 
 log = logging.getLogger("app.cli.rpc_server")
 
 _MIB: Final = 1024 * 1024
+_DEBUG_HELP: Final = "1 names each request in the log, 2 shows its fields, 3 cuts none of them"
+_DEBUG_LEVELS: Final = {1: logging.DEBUG, 2: FIELDS, 3: ALL_FIELDS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="llama-rpc-server",
         description="Lends this machine's devices to main hosts over the ggml RPC protocol.",
         epilog="environment: "
-        + "; ".join(f"{row.env}={row.metavar}: {row.help}" for row in ENVIRONMENT.options),
+        + "; ".join(f"{row.env}={row.metavar}: {row.help}" for row in ENVIRONMENT.options)
+        + f"; GGML_RPC_DEBUG=LEVEL: {_DEBUG_HELP}",
     )
     add = parser.add_argument
     add("-H", "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
@@ -159,10 +162,10 @@ def _debug_level(text: str) -> int:
 
 
 def _run(options: Options) -> int:
-    setup_logging(LogSettings(verbosity=DEFAULT_VERBOSITY + min(options.debug, 2)))
+    setup_logging(LogSettings(MAX_VERBOSITY if options.debug else DEFAULT_VERBOSITY))
     heed_no_rdma(os.environ)
-    if options.debug == 3:
-        logging.getLogger("app.rpc_backend").setLevel(DETAIL)
+    if options.debug:
+        logging.getLogger("app.rpc_backend").setLevel(_DEBUG_LEVELS[options.debug])
     listener = bind(options.host, options.port)
     security = options.security
     for text in (*security.remarks, open_warning(options.host, security)):

@@ -22,7 +22,7 @@ from app.rpc_backend.wire.extensions import Announced
 from app.rpc_backend.wire.graph_codec import GraphCompute, describe_graph
 from app.rpc_backend.wire.tensor import NULL_TENSOR, Place, WireTensor
 from app.rpc_backend.worker import graphs
-from app.rpc_backend.worker.session import SessionError
+from app.rpc_backend.worker.session import ALL_FIELDS, FIELDS, SessionError
 from tests.helpers.rpc_frames import frame, tensor_bytes, u64
 from tests.helpers.rpc_link import MemoryLink
 
@@ -430,3 +430,26 @@ def test_a_bug_in_a_device_ends_one_conversation_with_a_trace(
         link.call(message)
     assert "ZeroDivisionError" in caplog.text
     assert MemoryLink([device]).call(m.DeviceCount()) == m.DeviceCountReply(1)
+
+
+@pytest.mark.parametrize(
+    ("level", "expected"),
+    [
+        (logging.INFO, ""),
+        (logging.DEBUG, "client: FREE_BUFFER"),
+        (FIELDS, "client: FREE_BUFFER FreeBuffer(buffer="),
+        (ALL_FIELDS, "client: FREE_BUFFER FreeBuffer(buffer="),
+    ],
+)
+def test_the_log_shows_as_much_of_a_request_as_is_asked_for(
+    link: MemoryLink, caplog: pytest.LogCaptureFixture, level: int, expected: str
+) -> None:
+    place = link.alloc(64)
+    wire = link.put(vector(name="w" * 60), place)
+    caplog.set_level(level, "app.rpc_backend.worker.session")
+    link.call(m.CopyTensor(wire, wire))
+    link.call(m.FreeBuffer(place.handle))
+    lines = [record.getMessage() for record in caplog.records]
+    assert (lines[-1] if lines else "").startswith(expected)
+    if lines:
+        assert lines[0].endswith({FIELDS: "…", ALL_FIELDS: "use_count=0))"}.get(level, "TENSOR"))

@@ -27,7 +27,8 @@ class DeviceFacts:
     program: str
 
     def __str__(self) -> str:
-        threads = "" if self.threads is None else f", {self.threads} threads"
+        n = self.threads
+        threads = "" if n is None else f", {n} thread{'' if n == 1 else 's'}"
         return f"{self.name}: {self.description}{threads}"
 
 

@@ -26,8 +26,13 @@ from app.rpc_backend.worker.tensor_store import TensorStore
 
 log = logging.getLogger(__name__)
 
-DETAIL: Final = 5
-"""Level below DEBUG, at which requests are shown with all their fields."""
+FIELDS: Final = 7
+"""Level below DEBUG, at which requests are shown with their fields, cut after a line or two."""
+
+ALL_FIELDS: Final = 5
+"""Level below that, at which nothing is cut."""
+
+_MAX_SHOWN: Final = 300
 
 _MAX_PROMISED: Final = 16
 
@@ -111,7 +116,7 @@ class Session:
             return
         self._skipping = False
         if log.isEnabledFor(logging.DEBUG) and (chunk is None or chunk.at == 0):
-            log.debug("%s: %s", self.state.peer, message if log.isEnabledFor(DETAIL) else name)
+            log.debug("%s: %s", self.state.peer, _shown(name, message))
         if not isinstance(message, _READS):
             self.state.lanes.start()
         yield from self._keep_promises(_MAX_PROMISED if isinstance(message, BESIDE) else 0)
@@ -208,3 +213,12 @@ class Session:
             if not outcome.value:
                 raise SessionError("refused: the client does not know this worker's secret")
             self._core.unlock()
+
+
+def _shown(name: str, message: Message) -> str:
+    """What the log shows of a request, as much as is asked for."""
+    if not log.isEnabledFor(FIELDS):
+        return name
+    fields = str(message)
+    is_cut = len(fields) > _MAX_SHOWN and not log.isEnabledFor(ALL_FIELDS)
+    return f"{name} {fields[:_MAX_SHOWN]}…" if is_cut else f"{name} {fields}"
