@@ -99,7 +99,7 @@ def _one_round(device: TorchDevice, dice: random.Random) -> str:
         node.params = _changed_params(dice, node.params)
     else:
         _mutate(dice, dice.choice([*seen, node]))
-    if dice.random() < 0.1:
+    if leaves and dice.random() < 0.1:
         victim = dice.choice(leaves)[0]
         device.set_tensor(victim, dice.randbytes(victim.nbytes))
     before = np.frombuffer(device.get_tensor(whole, 0, whole.nbytes).result(), np.uint8)
