@@ -98,8 +98,21 @@ def element_view(tensor: Tensor) -> torch.Tensor:
             f"tensor '{tensor.name}': offset {start} and strides {list(tensor.nb)}, expected "
             f"multiples of {size}"
         )
-    strides = [nb // size for nb in reversed(tensor.nb)]
+    strides = [nb // size for nb in reversed(_settled_strides(tensor))]
     return buffer.typed(dtype).as_strided(tensor.ne[::-1], strides, start // size)
+
+
+def _settled_strides(tensor: Tensor) -> list[int]:
+    """Strides in bytes, where a dimension of one has that of a tensor without gaps: it moves
+    nowhere, but some of torch's kernels (tril and triu) take it for the distance of matrices.
+    """
+    if tensor.n_elements == 0:
+        return list(tensor.nb)
+    strides = [TRAITS[tensor.type].type_size if tensor.ne[0] == 1 else tensor.nb[0]]
+    for i in (1, 2, 3):
+        gapless = strides[i - 1] * tensor.ne[i - 1]
+        strides.append(gapless if tensor.ne[i] == 1 else tensor.nb[i])
+    return strides
 
 
 def block_view(tensor: Tensor) -> torch.Tensor:

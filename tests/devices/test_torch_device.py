@@ -13,6 +13,8 @@ from app.devices.torch_buffer import TorchBuffer
 from app.devices.torch_device import TorchDevice
 from app.errors import GraphError, OutOfMemoryError
 from app.ggml.builder import GraphBuilder
+from app.ggml.graph import Graph
+from app.ggml.ops import Op
 from app.ggml.tensor import Tensor, new_tensor
 from app.ggml.types import GGMLType
 from tests.devices.graphs import cpu, get, place, put
@@ -227,3 +229,20 @@ def test_several_threads_may_compute_and_transfer_at_once(device: TorchDevice) -
     for thread in threads:
         thread.join()
     assert not failures
+
+
+@pytest.mark.parametrize("stride", [16, 64, 1 << 20])
+def test_the_stride_of_a_dimension_of_one_moves_nothing(stride: int) -> None:
+    device = cpu()
+    buffer = device.alloc(4096, BufferUsage.ANY)
+    device.clear(buffer, 7)
+    source = Tensor(GGMLType.F32, (2, 2, 1, 2), (4, 8, 8, 16), buffer=buffer)
+    node = Tensor(GGMLType.F32, source.ne, (4, 8, stride, 16), Op.TRI, buffer=buffer, offset=1024)
+    node.src = (source,)
+    device.compute(Graph([node], 0))
+    whole = Tensor(GGMLType.I8, (4096, 1, 1, 1), (1, 4096, 4096, 4096), buffer=buffer)
+    data = np.frombuffer(device.get_tensor(whole, 0, 4096).result(), np.uint8)
+    (changed,) = np.nonzero(data != 7)
+    assert changed.size
+    assert 1024 <= changed.min() <= changed.max() < 1024 + node.nbytes
+    device.close()
