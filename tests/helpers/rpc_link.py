@@ -12,11 +12,26 @@ from app.devices.base import BufferUsage, Device
 from app.ggml.graph import Graph
 from app.ggml.tensor import Buffer, Tensor
 from app.rpc_backend.wire import messages as m
-from app.rpc_backend.wire.client_core import ClientCore
+from app.rpc_backend.wire.client_core import ClientCore, Reply
 from app.rpc_backend.wire.tensor import Place, WireTensor, to_wire
 from app.rpc_backend.worker.server import RpcServer, ServerSettings, bind
 from app.rpc_backend.worker.session import Session
 from app.rpc_backend.worker.tensor_store import TensorStore
+
+
+def received(core: ClientCore, data: bytes) -> list[Reply]:
+    """Give a client's core bytes from its worker and return the replies that they complete."""
+    replies = []
+    while data:
+        room = core.writable()
+        n = min(len(room), len(data))
+        room[:n] = data[:n]
+        room.release()
+        core.wrote(n)
+        data = data[n:]
+        while (reply := core.next_reply()) is not None:
+            replies.append(reply)
+    return replies
 
 
 class MemoryLink:
@@ -74,18 +89,9 @@ class MemoryLink:
         return to_wire(tensor, Place(at.handle, at.address + offset))
 
     def _receive(self, data: bytes) -> m.Message | bytearray:
-        while data:
-            room = self.core.writable()
-            n = min(len(room), len(data))
-            room[:n] = data[:n]
-            room.release()
-            self.core.wrote(n)
-            data = data[n:]
-            reply = self.core.next_reply()
-            if reply is not None:
-                assert not data
-                return reply.body
-        raise AssertionError("the reply is not complete")
+        replies = received(self.core, data)
+        assert len(replies) == 1
+        return replies[0].body
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from app.rpc_backend.wire.tensor import Place, to_wire
 from app.rpc_backend.worker.access import OPEN, Access
 from app.rpc_backend.worker.session import Session, SessionError
 from tests.helpers.rpc_frames import HELLO, frame, u32, u64
+from tests.helpers.rpc_link import received
 
 SECRET: Final = b"a secret of the house"
 CERTIFICATE: Final = b"c" * 32
@@ -49,18 +50,7 @@ class Talk:
             room.release()
             view = view[n:]
             for piece in self.session.wrote(n):
-                self._receive(bytes(piece))
-
-    def _receive(self, data: bytes) -> None:
-        while data:
-            room = self.core.writable()
-            n = min(len(room), len(data))
-            room[:n] = data[:n]
-            room.release()
-            self.core.wrote(n)
-            data = data[n:]
-            while (reply := self.core.next_reply()) is not None:
-                self.replies.append(reply)
+                self.replies += received(self.core, bytes(piece))
 
     def send(self, message: m.Message, data: bytes = b"") -> list[Reply]:
         """Send one request and return everything that came back."""

@@ -25,7 +25,7 @@ from tests.fuzz.canary import lay_out, sample_graph
 from tests.fuzz.damage import damaged_graph
 from tests.fuzz.dice import Dice
 from tests.helpers.rpc_frames import captured, frame, response, u32, u64
-from tests.helpers.rpc_link import MemoryLink
+from tests.helpers.rpc_link import MemoryLink, received
 
 BYTE_ROUNDS: Final = 400
 GRAPH_ROUNDS: Final = 250
@@ -101,7 +101,7 @@ def test_damaged_replies_end_in_a_typed_error_or_are_read() -> None:
         core.hello()
         data = captured(8)["HELLO"][1]
         assert data is not None
-        _receive(core, data)
+        received(core, data)
         for message in (
             m.GetAlignment(0),
             m.GetDeviceMemory(0),
@@ -110,19 +110,7 @@ def test_damaged_replies_end_in_a_typed_error_or_are_read() -> None:
         ):
             core.request(message)
         try:
-            _receive(core, dice.damaged(good))
+            received(core, dice.damaged(good))
         except LlamaServeError:
             continue
         assert core.n_expected < 5
-
-
-def _receive(core: ClientCore, data: bytes) -> None:
-    while data:
-        room = core.writable()
-        n = min(len(room), len(data))
-        room[:n] = data[:n]
-        room.release()
-        core.wrote(n)
-        data = data[n:]
-        while core.next_reply() is not None:
-            pass

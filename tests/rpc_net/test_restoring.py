@@ -19,7 +19,7 @@ from app.rpc_backend.wire.tensor import WireTensor
 from app.rpc_backend.worker.file_pieces import Write
 from app.rpc_backend.worker.session import SessionError
 from app.rpc_backend.worker.tensor_cache import CacheWriter
-from tests.helpers.rpc_link import MemoryLink
+from tests.helpers.rpc_link import MemoryLink, received
 
 N, SIZE = 40, 100
 LOST = 30
@@ -77,17 +77,7 @@ def tensors(link: MemoryLink, n: int = N) -> list[WireTensor]:
 def ask(link: MemoryLink, requests: list[m.Message]) -> list[object]:
     """Send everything at once and return the replies in the order in which they came."""
     answer = link.raw(b"".join(link.core.request(request)[0] for request in requests))
-    replies: list[object] = []
-    while answer:
-        room = link.core.writable()
-        n = min(len(room), len(answer))
-        room[:n] = answer[:n]
-        room.release()
-        link.core.wrote(n)
-        answer = answer[n:]
-        while (reply := link.core.next_reply()) is not None:
-            replies.append(reply.body)
-    return replies
+    return [reply.body for reply in received(link.core, answer)]
 
 
 def test_replies_come_in_order_whatever_is_there_first(link: MemoryLink) -> None:

@@ -141,7 +141,8 @@ def _im2col_supported(node: Tensor) -> str | None:
     return types_in(node, _NARROW if node.type == GGMLType.F16 else _F32, 1)
 
 
-def _conv_supported(node: Tensor) -> str | None:
+def conv_supported(node: Tensor) -> str | None:
+    """Return why a convolution, source 0 of which is the kernel, cannot run here."""
     kernel = node.require(0)
     if kernel.type not in _NARROW:
         return f"kernel of type {kernel.type.name}, expected F32 or F16"
@@ -151,7 +152,7 @@ def _conv_supported(node: Tensor) -> str | None:
 KERNELS: dict[Op, Kernel[Context]] = {
     Op.IM2COL: Kernel(_im2col, _im2col_supported),
     Op.IM2COL_3D: Kernel(_im2col_3d, _im2col_supported),
-    Op.CONV_2D: Kernel(_conv, _conv_supported),
-    Op.CONV_3D: Kernel(_conv, _conv_supported),
-    Op.CONV_2D_DW: Kernel(_conv_2d_dw, _conv_supported),
+    Op.CONV_2D: Kernel(_conv, conv_supported),
+    Op.CONV_3D: Kernel(_conv, conv_supported),
+    Op.CONV_2D_DW: Kernel(_conv_2d_dw, conv_supported),
 }

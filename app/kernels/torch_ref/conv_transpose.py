@@ -11,13 +11,10 @@ import torch
 from app.ggml.ops import Op
 from app.ggml.shapes_image import FLOATS
 from app.ggml.tensor import Tensor
-from app.ggml.types import GGMLType
 from app.ggml.windows import Windows
 from app.kernels.table import Kernel, Steps
 from app.kernels.torch_ref.context import Context, as_float, target, types_in
-
-_F32 = frozenset({GGMLType.F32})
-_NARROW = frozenset({GGMLType.F32, GGMLType.F16})
+from app.kernels.torch_ref.conv import conv_supported
 
 
 def _windows(node: Tensor, axis: int) -> Windows:
@@ -71,15 +68,8 @@ def _col2im_1d(ctx: Context, node: Tensor) -> Steps:
     return [*before, step, *after]
 
 
-def _supported(node: Tensor) -> str | None:
-    kernel = node.require(0)
-    if kernel.type not in _NARROW:
-        return f"kernel of type {kernel.type.name}, expected F32 or F16"
-    return types_in(node, _F32, 1)
-
-
 KERNELS: dict[Op, Kernel[Context]] = {
-    Op.CONV_TRANSPOSE_1D: Kernel(_transpose_1d, _supported),
-    Op.CONV_TRANSPOSE_2D: Kernel(_transpose_2d, _supported),
+    Op.CONV_TRANSPOSE_1D: Kernel(_transpose_1d, conv_supported),
+    Op.CONV_TRANSPOSE_2D: Kernel(_transpose_2d, conv_supported),
     Op.COL2IM_1D: Kernel(_col2im_1d, lambda node: types_in(node, FLOATS, 0)),
 }
