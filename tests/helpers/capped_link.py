@@ -61,9 +61,11 @@ def first_in_line() -> Iterator[None]:
 
 
 def _put_session(pid: int, nice: int) -> None:
-    """Linux may weigh whole sessions against one another."""
+    """Weigh the session of `pid` against others, where Linux does so: the file is empty, and refuses
+    to be written, for a process that has been in no session since the machine started.
+    """
     autogroup = Path(f"/proc/{pid}/autogroup")
-    if autogroup.exists():
+    if autogroup.exists() and autogroup.read_text():
         autogroup.write_text(str(nice))
 
 
