@@ -11,7 +11,7 @@ import torch
 from app.devices.base import BufferUsage, Device, DeviceInfo, DeviceKind
 from app.devices.null import NullDevice
 from app.devices.torch_device import TorchDevice
-from app.errors import GraphError, OutOfMemoryError
+from app.errors import GraphError, OutOfMemoryError, UnsupportedError
 from app.ggml.builder import GraphBuilder
 from app.ggml.graph import Graph
 from app.ggml.op_params import Params
@@ -21,7 +21,9 @@ from app.ggml.types import GGMLType
 from app.rpc_backend.client.connect import open_workers
 from app.rpc_backend.client.device import RpcDevice
 from app.rpc_backend.wire.constants import KEPT_GRAPHS
+from app.rpc_backend.wire.messages import GetAlignment, SizeReply
 from app.rpc_backend.worker.server import RpcServer, ServerSettings
+from tests.helpers.held_device import HeldDevice
 from tests.helpers.rpc_link import serving, spread, spread_graph
 
 F32: Final = GGMLType.F32
@@ -172,6 +174,57 @@ def test_both_ends_forget_after_1024_graphs() -> None:
         assert null.calls["compute"] == KEPT_GRAPHS + 5
         distinct = len({id(graph) for graph in null.graphs})
         assert distinct == KEPT_GRAPHS + 2
+        device.close()
+
+
+def test_whatever_the_client_names_after_a_failure_is_still_kept() -> None:
+    """It forgets at the failure and the worker does not, so they count differently from there."""
+    device = HeldDevice()
+    device.gate.set()
+    with serving([device]) as server:
+        client = open_one(server)
+        b = GraphBuilder()
+        base = b.finish(b.scale(b.input(F32, (4,), "x"), 2.0))
+        spread_graph(client, base)
+        graphs = [Graph(base.nodes, uid) for uid in range(1, KEPT_GRAPHS + 400)]
+        for graph in graphs[:500]:
+            client.compute(graph)
+        client.synchronize()
+        device.broken = True
+        client.compute(graphs[500])
+        with pytest.raises(GraphError, match="the graph broke"):
+            client.synchronize()
+        device.broken = False
+        for graph in graphs[501:] * 2:
+            client.compute(graph)
+        client.synchronize()
+        client.close()
+
+
+def test_a_graph_refused_while_it_is_sent_is_not_counted_as_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    null = NullDevice()
+    with serving([null]) as server:
+        device = open_one(server)
+        b = GraphBuilder()
+        graph = b.finish(b.scale(b.input(F32, (4,), "x"), 2.0))
+        spread_graph(device, graph)
+        device.synchronize()
+        connection, tell = device.connection, device.connection.tell
+
+        def slowly(*request: object, **more: object) -> None:
+            tell(*request, **more)  # type: ignore[arg-type]
+            with pytest.raises(UnsupportedError):
+                connection.call(GetAlignment(0), SizeReply)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(null, "unsupported", lambda nodes: "not today")
+            patch.setattr(connection, "tell", slowly)
+            device.compute(graph)
+        device.compute(graph)
+        device.synchronize()
+        assert null.calls["compute"] == 1
         device.close()
 
 

@@ -285,17 +285,17 @@ def test_freeing_any_buffer_forgets_the_graphs(link: MemoryLink) -> None:
         link.call(m.GraphRecompute(0, message.uid))
 
 
-def test_the_graph_after_1024_forgets_all_before(link: MemoryLink) -> None:
+def test_the_last_1024_different_graphs_are_kept(link: MemoryLink) -> None:
     message = graph_at(link, link.alloc(128))
     for uid in range(1, KEPT_GRAPHS + 1):
         link.call(replace(message, uid=uid))
-    link.call(replace(message, uid=7))
-    link.call(m.GraphRecompute(0, 1))
+    link.call(replace(message, uid=1))
     link.call(replace(message, uid=KEPT_GRAPHS + 1))
-    assert len(link.session.state.graphs) == 1
-    link.call(m.GraphRecompute(0, KEPT_GRAPHS + 1))
-    with pytest.raises(SessionError, match="keeps no graph 1"):
-        link.call(m.GraphRecompute(0, 1))
+    assert len(link.session.state.graphs) == KEPT_GRAPHS
+    for uid in (1, 3, KEPT_GRAPHS + 1):
+        link.call(m.GraphRecompute(0, uid))
+    with pytest.raises(SessionError, match="keeps no graph 2"):
+        link.call(m.GraphRecompute(0, 2))
 
 
 def test_kept_graphs_take_a_part_of_the_memory_only(
@@ -312,6 +312,7 @@ def test_kept_graphs_take_a_part_of_the_memory_only(
         link.call(replace(message, uid=uid))
     with pytest.raises(SessionError, match="12 tensors in graphs to be kept: expected up to 10"):
         link.call(replace(message, uid=6))
+    assert len(link.session.state.graphs) == 0
 
 
 def test_version_7_keeps_the_last_graph_only(device: NullDevice) -> None:

@@ -262,12 +262,14 @@ class RpcDevice:
         """
         connection, device = self._connection, self._index
         with connection.lock:
-            if connection.kept.has(device, graph.uid):
+            # Asked for once: a failure that arrives meanwhile may be this graph's, and what is
+            # noted here is forgotten when `kept` is asked for next.
+            kept = connection.kept
+            if kept.has(device, graph.uid):
                 connection.tell(m.GraphRecompute(device, graph.uid))
                 return
-            message = describe_graph(graph, device, self._place)
-            connection.tell(message)
-            connection.kept.sent(device, graph.uid)
+            connection.tell(describe_graph(graph, device, self._place))
+            kept.sent(device, graph.uid)
 
     def ops(self) -> frozenset[Op]:
         """What a worker of our own says that it runs; of a stock one, all that may be sent."""

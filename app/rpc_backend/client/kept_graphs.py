@@ -2,7 +2,9 @@
 
 Both ends follow the same rule without telling each other: version 8 keeps up to 1,024 graphs per
 device by uid and forgets all of them when one more arrives, version 7 keeps the last graph of each
-device, and freeing any buffer makes every kept graph of the connection invalid.
+device, and freeing any buffer makes every kept graph of the connection invalid. A failure ends the
+conversation with a stock worker; one of our own goes on, and this end then counts nothing as kept.
+That worker may keep more than is counted here, never less: it lets go of its oldest graphs only.
 """
 
 from collections import defaultdict

@@ -1,8 +1,9 @@
 """A client's graphs: from a description to a checked graph, and those kept for running again.
 
-Version 8 keeps up to 1,024 graphs per device by the client's uid and forgets all of them when one
-more arrives; version 7 keeps the last graph of each device. Freeing a buffer forgets everything.
-Clients and workers follow these rules without telling each other.
+Version 8 keeps up to 1,024 graphs per device by the client's uid; version 7 keeps the last graph of
+each device. Freeing a buffer forgets everything. A stock worker forgets all 1,024 when one more
+arrives, and so does every client. This one lets only the oldest go: whatever a client has sent since
+it last forgot is there, also where it forgot earlier, as ours does after a failure.
 """
 
 from collections import defaultdict
@@ -56,26 +57,27 @@ class GraphStore:
     def keep(self, device: int, uid: int, graph: CheckedGraph) -> None:
         """Keep a graph, unless its uid says not to.
 
-        Raises: OutOfMemoryError when all that are kept would take too much of this machine.
+        Raises: OutOfMemoryError when all that are kept would take too much of this machine; they
+        are forgotten then, as the client does.
         """
         if not self.keeps(uid):
             return
         graphs = self._graphs[device]
-        if not self._by_uid or (uid not in graphs and len(graphs) >= KEPT_GRAPHS):
-            self._forget(graphs, *graphs)
         self._forget(graphs, uid)
+        if len(graphs) >= (KEPT_GRAPHS if self._by_uid else 1):
+            self._forget(graphs, next(iter(graphs)))
         n_tensors = self._n_tensors + graph.n_tensors
         if n_tensors > _most_tensors():
+            self.forget_all()
             raise OutOfMemoryError(
                 f"{n_tensors} tensors in graphs to be kept: expected up to {_most_tensors()}"
             )
         self._n_tensors = n_tensors
         graphs[uid] = graph
 
-    def _forget(self, graphs: dict[int, CheckedGraph], *uids: int) -> None:
-        for uid in uids:
-            gone = graphs.pop(uid, None)
-            self._n_tensors -= 0 if gone is None else gone.n_tensors
+    def _forget(self, graphs: dict[int, CheckedGraph], uid: int) -> None:
+        gone = graphs.pop(uid, None)
+        self._n_tensors -= 0 if gone is None else gone.n_tensors
 
     def find(self, device: int, uid: int) -> CheckedGraph:
         """Return a kept graph.
