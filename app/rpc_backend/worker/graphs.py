@@ -2,8 +2,8 @@
 
 Version 8 keeps up to 1,024 graphs per device by the client's uid; version 7 keeps the last graph of
 each device. Freeing a buffer forgets everything. A stock worker forgets all 1,024 when one more
-arrives, and so does every client. This one lets only the oldest go: whatever a client has sent since
-it last forgot is there, also where it forgot earlier, as ours does after a failure.
+arrives, and so does every client. This one lets only the oldest go: whatever a client has sent
+since it last forgot is there, also where it forgot earlier, as ours does after a failure.
 """
 
 from collections import defaultdict
