@@ -61,8 +61,8 @@ def first_in_line() -> Iterator[None]:
 
 
 def _put_session(pid: int, nice: int) -> None:
-    """Weigh the session of `pid` against others, where Linux does so: the file is empty, and refuses
-    to be written, for a process that has been in no session since the machine started.
+    """Weigh the session of `pid` against others, where Linux does so: the file is empty, and
+    refuses to be written, for a process that has been in no session since the machine started.
     """
     autogroup = Path(f"/proc/{pid}/autogroup")
     if autogroup.exists() and autogroup.read_text():

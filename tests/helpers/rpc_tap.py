@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from app.rpc_backend.wire.commands import command_by_number
-from tests.helpers.fake_worker import read, shut
+from tests.helpers.fake_worker import fake_worker, read, shut
 
 Exchange = tuple[bytes, bytes | None]
 
@@ -33,38 +33,18 @@ class Tap:
 @contextmanager
 def tapped(worker_port: int, version: int) -> Iterator[Tap]:
     """Listen on a free port of loopback and pass everything on to the worker."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    tap = Tap(listener.getsockname()[1], version)
-    sockets: list[socket.socket] = []
-    threads: list[threading.Thread] = []
 
-    def accept() -> None:
-        while True:
-            try:
-                client, _ = listener.accept()
-            except OSError:
-                return
-            worker = socket.create_connection(("127.0.0.1", worker_port))
-            sockets.extend((client, worker))
+    def pass_on(client: socket.socket) -> None:
+        with socket.create_connection(("127.0.0.1", worker_port)) as worker:
             line = _Line(tap, client, worker)
-            for part in (line.requests, line.replies):
-                threads.append(threading.Thread(target=part))
-                threads[-1].start()
+            replies = threading.Thread(target=line.replies)
+            replies.start()
+            line.requests()
+            replies.join()
 
-    acceptor = threading.Thread(target=accept)
-    acceptor.start()
-    try:
+    with fake_worker(pass_on) as endpoint:
+        tap = Tap(int(endpoint.rpartition(":")[2]), version)
         yield tap
-    finally:
-        shut(listener)
-        acceptor.join()
-        listener.close()
-        for sock in sockets:
-            shut(sock)
-        for thread in threads:
-            thread.join()
-        for sock in sockets:
-            sock.close()
 
 
 class _Line:

@@ -49,16 +49,21 @@ def stock_ggml(version: int, *worker_ports: int) -> dict[str, Any]:
     return _said(command, "stock_ggml.py")
 
 
-def stock_split_text(model: Path, worker_ports: Sequence[int], prompt: str, n_predict: int) -> str:
-    """Let the stock client of version 8 complete a prompt with every matrix cut over the workers,
-    which add up among themselves.
+def stock_split_text(
+    version: int, model: Path, worker_ports: Sequence[int], prompt: str, n_predict: int
+) -> str:
+    """Let the stock client complete a prompt with every matrix cut over the workers. In version 8
+    they add up among themselves, in version 7 the client does it for them.
     """
+    endpoints = ",".join(f"127.0.0.1:{port}" for port in worker_ports)
+    if version == 7:
+        flags = ("--rpc", endpoints, "-ngl", "99", "-sm", "tensor", "-fa", "on")
+        return _texts_v7(model, flags, [prompt], n_predict)[0]
     # Its wrapper copies models to where it can read them.
     inside = asset("peer_v8") / "root" / "models" / model.name
     if not inside.exists() or inside.stat().st_size != model.stat().st_size:
         inside.parent.mkdir(exist_ok=True)
         shutil.copyfile(model, inside)
-    endpoints = ",".join(f"127.0.0.1:{port}" for port in worker_ports)
     arguments = [f"/models/{model.name}", endpoints, prompt, str(n_predict)]
     return str(_said([*_python_v8(), *arguments], "stock_split.py")["text"])
 
@@ -107,24 +112,17 @@ def stock_texts_v7(
     model: Path, worker_port: int | None, prompts: list[str], n_predict: int
 ) -> list[str]:
     """Let llama-server of version 7 complete prompts, on a worker or on its own."""
+    flags = () if worker_port is None else ("--rpc", f"127.0.0.1:{worker_port}", "-ngl", "99")
+    return _texts_v7(model, flags, prompts, n_predict)
+
+
+def _texts_v7(
+    model: Path, flags: Sequence[str], prompts: Sequence[str], n_predict: int
+) -> list[str]:
     port = free_port()
     server = asset("peer_v7") / "bin" / "llama-server"
-    command = [
-        str(server),
-        "-m",
-        str(model),
-        "--port",
-        str(port),
-        "-t",
-        "1",
-        "-c",
-        "512",
-        "-np",
-        "1",
-    ]
-    command += ["--no-warmup", "--no-webui"]
-    if worker_port is not None:
-        command += ["--rpc", f"127.0.0.1:{worker_port}", "-ngl", "99"]
+    command = [str(server), "-m", str(model), "--port", str(port), "-t", "1", "-c", "512"]
+    command += ["-np", "1", "--no-warmup", "--no-webui", *flags]
     url = f"http://127.0.0.1:{port}"
 
     with running(command) as process, httpx.Client(base_url=url, timeout=240) as client:

@@ -5,14 +5,14 @@ bits and our reference does not, so that a near tie may fall either way.
 """
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Final
 
 import pytest
 
 from tests.helpers.assets import asset
 from tests.helpers.process import own_worker
-from tests.helpers.rpc_tap import tapped
+from tests.helpers.rpc_tap import Tap, tapped
 from tests.helpers.stock_peers import stock_split_text, stock_text_v8, stock_texts_v7, stock_worker
 
 N_PREDICT: Final = 8
@@ -45,20 +45,41 @@ def test_a_client_of_version_8_writes_the_same(model: str, port_v8: int) -> None
     assert alone.strip()
 
 
-@pytest.mark.peer_v8
-@pytest.mark.parametrize("second", ["own", "stock"])
-def test_a_client_that_cuts_matrices_over_two_workers_writes_the_same(second: str) -> None:
-    path, prompt = asset("stories260k"), "Once upon a time there was a little girl. " * 5
-    alone = stock_text_v8(path, None, prompt, N_PREDICT)
+@contextmanager
+def tapped_worker(kind: str, version: int) -> Iterator[Tap]:
+    """Run a worker, ours or a stock one, behind a tap."""
     with ExitStack() as stack:
-        first = stack.enter_context(own_worker())[1]
-        if second == "own":
-            other = stack.enter_context(own_worker())[1]
+        if kind == "stock":
+            port = stack.enter_context(stock_worker(version))
         else:
-            other = stack.enter_context(stock_worker(8))
-        taps = [stack.enter_context(tapped(port, 8)) for port in (first, other)]
-        cut = stock_split_text(path, [tap.port for tap in taps], prompt, N_PREDICT)
-        assert len(taps[0].seen["COMM_ALLREDUCE"]) > N_PREDICT
+            port = stack.enter_context(own_worker("--protocol", str(version)))[1]
+        yield stack.enter_context(tapped(port, version))
+
+
+@pytest.mark.parametrize("kinds", [("own", "own"), ("own", "stock")], ids="-".join)
+@pytest.mark.parametrize(
+    ("version", "adds_up"),
+    [
+        pytest.param(8, "COMM_ALLREDUCE", marks=pytest.mark.peer_v8, id="v8"),
+        # The sums are graphs of their own, whose operands the client carries from worker to worker.
+        pytest.param(7, "GET_TENSOR", marks=pytest.mark.peer_v7, id="v7"),
+    ],
+)
+def test_a_client_that_cuts_matrices_over_two_workers_writes_the_same(
+    version: int, adds_up: str, kinds: tuple[str, str]
+) -> None:
+    path, prompt = asset("stories260k"), "Once upon a time there was a little girl. " * 5
+    if version == 8:
+        alone = stock_text_v8(path, None, prompt, N_PREDICT)
+    else:
+        alone = stock_texts_v7(path, None, [prompt], N_PREDICT)[0]
+    with ExitStack() as stack:
+        taps = [stack.enter_context(tapped_worker(kind, version)) for kind in kinds]
+        cut = stock_split_text(version, path, [tap.port for tap in taps], prompt, N_PREDICT)
+        # Layers on either worker would cost no more than one of these per token.
+        for tap in taps:
+            assert len(tap.seen[adds_up]) > 3 * N_PREDICT
+            assert not tap.unknown
     assert cut == alone
     assert cut.strip()
 
