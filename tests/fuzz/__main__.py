@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from tests.fuzz.census import Census
 from tests.fuzz.sanitize import environment
 from tests.fuzz.slice import Plan
 from tests.fuzz.slice import main as slice_main
@@ -40,7 +41,7 @@ class Sum:
 
     rounds: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
-    ops: Counter[str] = field(default_factory=Counter)
+    census: Census = field(default_factory=Census)
     mib_first: int = 0
     mib_last: int = 0
     failures: list[str] = field(default_factory=list)
@@ -137,12 +138,12 @@ def _one_slice(plan: Plan, total: Sum) -> None:
 def _add(summary: "dict[str, object]", plan: Plan, seed: int, total: Sum) -> None:
     rounds, failure = summary["rounds"], summary["failure"]
     warm, end = summary["mib_warm"], summary["mib_end"]
-    outcomes, ops = summary["outcomes"], summary["ops"]
+    outcomes, accepted, refused = summary["outcomes"], summary["accepted"], summary["refused"]
     assert isinstance(rounds, int) and isinstance(warm, int) and isinstance(end, int)
-    assert isinstance(outcomes, dict) and isinstance(ops, dict)
+    assert isinstance(outcomes, dict) and isinstance(accepted, dict) and isinstance(refused, dict)
     total.rounds += rounds + bool(failure)
     total.outcomes.update(outcomes)
-    total.ops.update(ops)
+    total.census.update(Census(Counter(accepted), Counter(refused)))
     total.mib_first = total.mib_first or warm
     total.mib_last = end
     if failure:
@@ -173,9 +174,7 @@ def _print(plan: Plan, total: Sum) -> None:
         f"  memory: {total.mib_first} MiB at first, {total.mib_last} MiB at the end",
         *(f"  {name}: {count}" for name, count in total.outcomes.most_common()),
     ]
-    if total.ops:
-        ops = ", ".join(f"{name} {count}" for name, count in total.ops.most_common())
-        lines.append(f"  {len(total.ops)} operations ran: {ops}")
+    lines += total.census.lines()
     lines += [f"FAILURE: {failure}" for failure in total.failures]
     sys.stdout.write("\n".join(lines) + "\n")
     sys.stdout.flush()

@@ -10,18 +10,21 @@ from typing import Final
 
 import numpy as np
 
+from app.errors import GraphError
 from app.ggml.graph import Graph
 from app.ggml.ops import Op
 from app.ggml.tensor import Tensor
 from app.ggml.types import TRAITS, GGMLType
 from tests.fuzz.dice import FLOATS, INDICES, Dice
+from tests.fuzz.rare import TYPES, rare_cases, rare_leaf
 from tests.kernels.cases import CASES
 from tests.kernels.harness import Case, Leaf, Source, make_leaf, make_node
 
 _BY_OP: Final[dict[Op, list[Case]]] = defaultdict(list)
-for _case in CASES:
+for _case in (*CASES, *rare_cases()):
     _BY_OP[_case.op].append(_case)
 _OPS: Final = sorted(_BY_OP)
+_RARE: Final = list(rare_cases())
 _INTEGERS: Final = {GGMLType.I32: np.int32, GGMLType.I64: np.int64}
 _INDEXED: Final = sorted(
     {c.op for c in CASES if any(s is not None and s.type in _INTEGERS for s in c.sources)}
@@ -48,9 +51,12 @@ def draft(dice: Dice, n_cases: int) -> Draft:
     made = Draft(Graph([], dice.randrange(1, 2000)))
     for _ in range(n_cases):
         op = dice.choice(_INDEXED if dice.chance(0.3) else _OPS)
-        case = dice.choice(_BY_OP[op])
+        case = dice.choice(_RARE if dice.chance(0.15) else _BY_OP[op])
         leaves = [None if s is None else _leaf(dice, rng, s, known) for s in case.sources]
-        node = make_node(case, [None if leaf is None else leaf.seen for leaf in leaves])
+        try:
+            node = make_node(case, [None if leaf is None else leaf.seen for leaf in leaves])
+        except GraphError:
+            continue
         for leaf in leaves:
             if leaf is not None:
                 _put_leaf(dice, made, leaf)
@@ -67,7 +73,8 @@ def draft(dice: Dice, n_cases: int) -> Draft:
 
 def _leaf(dice: Dice, rng: np.random.Generator, source: Source, known: dict[Source, Leaf]) -> Leaf:
     if source not in known or dice.chance(0.5):
-        known[source] = make_leaf(rng, source)
+        make = rare_leaf if source.type in TYPES else make_leaf
+        known[source] = make(rng, source)
     return known[source]
 
 

@@ -29,6 +29,7 @@ from app.rpc_backend.client.transport import TransportLimits
 from app.rpc_backend.wire.extensions import ErrorReply, pack_error
 from app.rpc_backend.worker.session import Session, SessionError
 from tests.fuzz.canary import fill, lay_out, sample_graph
+from tests.fuzz.census import Census
 from tests.fuzz.dice import Dice
 
 STALL_S: Final = 0.15
@@ -51,7 +52,7 @@ class ReplyTarget:
     """Counts how rounds ended."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
-    ops: Counter[str] = field(default_factory=Counter)
+    census: Census = field(default_factory=Census)
 
     def round(self, seed: int) -> None:
         """Be the client of one lying worker.

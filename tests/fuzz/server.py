@@ -25,11 +25,13 @@ from app.rpc_backend.wire.commands import command_of
 from app.rpc_backend.wire.framing import REQUEST_HEADER
 from app.rpc_backend.wire.graph_codec import describe_graph
 from app.rpc_backend.wire.tensor import Place
+from tests.fuzz.caller import Room
 from tests.fuzz.canary import Witness
+from tests.fuzz.census import Census
 from tests.fuzz.damage import damaged_graph
 from tests.fuzz.dice import Dice
 from tests.fuzz.graphs import draft
-from tests.fuzz.talk import Room, request
+from tests.fuzz.talk import request
 from tests.helpers.eventually import eventually
 from tests.helpers.fake_worker import read
 from tests.helpers.process import own_worker
@@ -45,7 +47,7 @@ class ServerTarget:
 
     def __init__(self, pid: int, port: int) -> None:
         self.outcomes: Counter[str] = Counter()
-        self.ops: Counter[str] = Counter()
+        self.census = Census()
         self._pid = pid
         self._port = port
         self._open: deque[socket.socket] = deque()

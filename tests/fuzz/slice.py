@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Final, Protocol
 from unittest import mock
 
+from tests.fuzz.census import Census
+
 WARM_ROUNDS: Final = 100
 
 
@@ -47,8 +49,8 @@ class Target(Protocol):
         """How rounds ended."""
 
     @property
-    def ops(self) -> "Counter[str]":
-        """Operations that ran."""
+    def census(self) -> Census:
+        """What was reached."""
 
     def round(self, seed: int) -> None:
         """Do one thing that depends on the seed alone.
@@ -79,10 +81,16 @@ def open_target(plan: Plan) -> Iterator[Target]:
         with serving(plan.executor, plan.level, plan.threads) as server:
             yield server
     else:
+        from tests.fuzz.store import open_store
         from tests.fuzz.worker import WorkerTarget, open_device
 
-        with _library(plan.library), open_device(plan.executor, plan.level, plan.threads) as device:
-            worker = WorkerTarget(device)
+        census = Census()
+        with (
+            _library(plan.library),
+            open_store(census) as store,
+            open_device(plan.executor, plan.level, plan.threads) as device,
+        ):
+            worker = WorkerTarget(device, store, census)
             yield worker
             worker.close()
 
@@ -124,7 +132,8 @@ def run_slice(plan: Plan, seed_file: Path, report: Callable[[str], object]) -> b
             "rounds": seed - plan.first,
             "failure": failure,
             "outcomes": target.outcomes,
-            "ops": target.ops,
+            "accepted": target.census.accepted,
+            "refused": target.census.refused,
             "mib_warm": (warm or touched) >> 20,
             "mib_end": touched >> 20,
         }

@@ -17,20 +17,13 @@ from app.rpc_backend.wire.constants import Cmd
 from app.rpc_backend.wire.framing import REQUEST_HEADER
 from app.rpc_backend.wire.messages import Message
 from app.rpc_backend.wire.tensor import NULL_TENSOR, Place, WireTensor, to_wire
+from tests.fuzz.caller import Room
 from tests.fuzz.damage import damaged_tensor
 from tests.fuzz.dice import Dice
 
-# COMM_INIT makes a worker wait for another one, which takes seconds.
+# COMM_INIT makes a worker wait for another one and is sent where there is one (`pair.py`).
 _NOT_HERE: Final = {Cmd.HELLO, Cmd.GRAPH_COMPUTE, Cmd.COMM_INIT}
 _LARGEST_DATA: Final = 1 << 16
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Room:
-    """A buffer that the client has."""
-
-    place: Place
-    size: int
 
 
 def request(dice: Dice, version: int, rooms: list[Room]) -> bytes:

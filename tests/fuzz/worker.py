@@ -9,8 +9,8 @@ client's answers stay the same to the bit.
 import gc
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
 from unittest import mock
@@ -19,21 +19,27 @@ from app.devices.base import Device, DeviceInfo, DeviceKind
 from app.devices.host_memory import touched_bytes
 from app.errors import GraphError, LlamaServeError
 from app.ggml.graph import next_uid
-from app.ggml.ops import VIEW_OPS
-from app.ggml.tensor import Tensor, TensorFlag, new_tensor
+from app.ggml.ops import VIEW_OPS, Op
+from app.ggml.tensor import Tensor, TensorFlag
 from app.ggml.types import GGMLType
-from app.rpc_backend.wire import extensions as x
 from app.rpc_backend.wire import messages as m
+from app.rpc_backend.wire.constants import Cmd
 from app.rpc_backend.wire.graph_codec import GraphCompute, describe_graph
-from app.rpc_backend.wire.tensor import Place, WireTensor, to_tensor, to_wire
+from app.rpc_backend.wire.tensor import Place, to_tensor, to_wire
 from app.rpc_backend.worker.session import SessionError
 from tests.fuzz import guards
-from tests.fuzz.caller import Caller, HasEndedError
+from tests.fuzz.caller import Caller, HasEndedError, Room, Worker
 from tests.fuzz.canary import Canary, lay_out, sample_graph
+from tests.fuzz.census import COMMAND, OPERATION, TYPE, Census
 from tests.fuzz.damage import damaged_graph
 from tests.fuzz.dice import Dice
 from tests.fuzz.graphs import draft
-from tests.fuzz.talk import Room, request
+from tests.fuzz.greet import access, greet
+from tests.fuzz.pair import reduce
+from tests.fuzz.post import post
+from tests.fuzz.store import FuzzStore, offer
+from tests.fuzz.talk import request
+from tests.fuzz.transfer import transfer
 from tests.fuzz.wild import SIZE, WildGraphs
 
 MAX_BUFFER: Final = 1 << 22
@@ -54,12 +60,18 @@ class WorkerTarget:
     """One device, the canary on it, and what has happened so far."""
 
     device: Device
+    store: FuzzStore
+    census: Census
     outcomes: Counter[str] = field(default_factory=Counter)
-    ops: Counter[str] = field(default_factory=Counter)
+    worker: Worker = field(init=False)
     canary: Canary = field(init=False)
     _n_live: int = field(init=False)
 
     def __post_init__(self) -> None:
+        self.worker = Worker([self.device], self.census, self.store)
+        self.census.expect(COMMAND, (command.name for command in Cmd))
+        self.census.expect(OPERATION, (op.name for op in self.device.ops()))
+        self.census.expect(TYPE, (type_.name for type_ in GGMLType))
         self.canary = Canary(self.device)
         self._n_live = guards.n_live()
 
@@ -114,26 +126,26 @@ class _Client:
         self.dice = dice
         self.target = target
         self.version = dice.choice((7, 8))
-        self.link = Caller([target.device], self.version)
+        self.link = Caller(target.worker, self.version, access(dice))
         self.rooms: list[Room] = []
         self.uids: list[int] = []
 
     def run(self) -> None:
         """Do up to a dozen things, the first that the worker does not accept being the last."""
-        actions = (
-            *(self._send_case, self._send_case, self._send_case, self._send_sample),
-            *(
-                self._send_wild,
-                self._send_wild,
-                self._recompute,
-                self._talk,
-                self._talk,
-                self._talk,
-            ),
+        dice, link = self.dice, self.link
+        actions: tuple[Callable[[], None], ...] = (
+            *(self._send_case,) * 6,
+            *(self._send_sample,) * 2,
+            *(self._send_wild,) * 4,
+            *(self._recompute,) * 2,
+            *(self._talk,) * 6,
+            lambda: offer(dice, link, self.target.store),
+            lambda: post(dice, link, self.target.worker),
+            lambda: reduce(dice, link),
+            lambda: transfer(dice, link),
         )
         try:
-            if self.dice.chance(0.6):
-                self.link.call(x.Extend(x.REVISION, bytes(x.NONCE_BYTES)))
+            greet(dice, link)
             self._take(self.dice.choice((0, 1, 64, 1000, 1 << 16)))
             for _ in range(self.dice.randint(1, 12)):
                 self.dice.choice(actions)()
@@ -149,9 +161,7 @@ class _Client:
             self.target.outcomes["not sayable"] += 1
 
     def _take(self, size: int) -> Room:
-        place = self.link.alloc(size)
-        assert place is not None, f"no memory for {size} bytes"
-        self.rooms.append(Room(place, size))
+        self.rooms.append(self.link.take(size))
         return self.rooms[-1]
 
     def _talk(self) -> None:
@@ -202,35 +212,43 @@ class _Client:
         graph.uid = next_uid()
         message = describe_graph(graph, 0, lambda t: Place(handle, base + t.offset))
         noise = bytes(self.dice.choices((0, 0, 1, 2, 3, 4), k=SIZE // 64)) * 64
-        self.link.call(m.SetTensor(self._bytes(room.place, SIZE), 0, 0), noise)
+        self.link.call(m.SetTensor(room.whole, 0, 0), noise)
         self._compute(message, [room])
 
     def _compute(self, message: GraphCompute, rooms: list[Room]) -> None:
         """Send a graph; only the bytes of its nodes may have changed, whether it runs or not."""
         self.target.outcomes["graphs"] += 1
-        before, n_errors = [self._read(room) for room in rooms], self.link.n_errors
-        self.link.call(message)
-        after = [self._read(room) for room in rooms]
+        before, n_errors = [self.link.read(room) for room in rooms], self.link.n_errors
+        ran = False
+        try:
+            self.link.call(message)
+            after = [self.link.read(room) for room in rooms]
+            ran = self.link.n_errors == n_errors
+        finally:
+            self._count(message, ok=ran)
         nodes = _written(message)
-        if self.link.n_errors == n_errors:
+        if ran:
             self.target.outcomes["graphs run"] += 1
             self.uids.append(message.uid)
-            self.target.ops.update(node.op.name for node, _ in nodes)
         for room, old, new in zip(rooms, before, after, strict=True):
             if old != new:
                 allowed = _allowed(room, nodes)
                 changed = [i for i in range(room.size) if old[i] != new[i] and not allowed[i]]
                 assert not changed, f"bytes {changed[:4]} were written, of no node: {message}"
 
-    def _bytes(self, at: Place, size: int) -> WireTensor:
-        return to_wire(new_tensor(GGMLType.I8, (size,), "all"), at)
-
-    def _read(self, room: Room) -> bytes:
-        if room.size == 0:
-            return b""
-        data = self.link.call(m.GetTensor(self._bytes(room.place, room.size), 0, room.size))
-        # A client that has freed the buffer by chance reads nothing.
-        return data if isinstance(data, bytes) else b""
+    def _count(self, message: GraphCompute, *, ok: bool) -> None:
+        """Count the operations of a graph that are known, and the types that they meet."""
+        types = {}
+        for tensor in message.tensors:
+            with suppress(ValueError):
+                types[tensor.id] = GGMLType(tensor.type).name
+        for tensor in message.tensors:
+            if tensor.op == Op.NONE or tensor.id in message.node_ids:
+                with suppress(ValueError):
+                    self.target.census.add(OPERATION, Op(tensor.op).name, ok=ok)
+            met = {types.get(key) for key in (tensor.id, *tensor.src)} if tensor.op else set()
+            for name in met - {None}:
+                self.target.census.add(TYPE, str(name), ok=ok)
 
 
 def _allowed(room: Room, nodes: list[tuple[Tensor, int]]) -> bytearray:
