@@ -17,7 +17,7 @@ from app.rpc_backend.worker.session import Session
 COMMAND: Final = "command"
 OPERATION: Final = "operation"
 TYPE: Final = "type"
-REPLY: Final = "reply"
+REPLY: Final = "answer"
 
 
 @dataclass(slots=True)
@@ -61,11 +61,15 @@ class Census:
 
 
 class CountedSession(Session):
-    """A session that counts the commands that reach their handlers, and how those end."""
+    """A session that counts the commands that reach their handlers, and how those end; `last` is
+    the one that was read last.
+    """
 
     census: Census | None = None
+    last: Request | None = None
 
     def _handle(self, request: Request) -> Iterator[Body]:
+        self.last = request
         if self.census is not None and (request.chunk is None or request.chunk.at == 0):
             self.census.add(COMMAND, request.command.number.name)
         yield from super()._handle(request)

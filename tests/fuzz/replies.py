@@ -1,23 +1,22 @@
-"""The client against a worker that lies: whatever comes back ends in a result or a typed error.
+"""The client against workers that lie (`liar.py`): whatever comes back ends in a result or a typed
+error.
 
-The worker is a real session whose answers are damaged on their way: bytes and size fields changed,
-pieces left out, sent twice or late, error frames that nobody asked for, the connection closed. One
-round is one connection, from HELLO on, with a few calls of every kind.
+One round is a connection or two, plain or TLS, with a secret or without, from HELLO on, with a few
+calls of every kind.
 """
 
-import socket
-import struct
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Final
+from unittest import mock
 
-from app.devices.base import BufferUsage
+from app.devices.base import BufferUsage, Weight
 from app.devices.host_memory import touched_bytes
-from app.devices.null import NullDevice
 from app.errors import LlamaServeError
 from app.ggml.graph import Graph
 from app.ggml.tensor import Tensor, new_tensor
@@ -25,14 +24,23 @@ from app.ggml.types import GGMLType
 from app.rpc_backend.client.connect import open_workers
 from app.rpc_backend.client.connection import ClientSettings
 from app.rpc_backend.client.device import RpcDevice
+from app.rpc_backend.client.group import WorkerPair
+from app.rpc_backend.client.strided import Pieces, get_tensor_2d, set_tensor_2d
 from app.rpc_backend.client.transport import TransportLimits
-from app.rpc_backend.wire.extensions import ErrorReply, pack_error
-from app.rpc_backend.worker.session import Session, SessionError
+from app.rpc_backend.errors import LocalProtocolError
+from app.rpc_backend.streams.context import WorkerContext, worker_context
+from app.rpc_backend.streams.settings import ClientTls
+from app.rpc_backend.wire.client_core import ClientCore, Reply
+from app.rpc_backend.wire.commands import COMMANDS
+from app.rpc_backend.wire.extensions import ErrorReply
+from app.rpc_backend.worker.access import OPEN, Access
 from tests.fuzz.canary import fill, lay_out, sample_graph
-from tests.fuzz.census import Census
+from tests.fuzz.census import REPLY, Census
 from tests.fuzz.dice import Dice
+from tests.fuzz.liar import STALL_S, Manner, liar
+from tests.helpers.certificates import Certificates
+from tests.helpers.process import free_port
 
-STALL_S: Final = 0.15
 HANG_S: Final = 10.0
 SETTINGS: Final = ClientSettings(
     connect_timeout_s=STALL_S,
@@ -41,43 +49,52 @@ SETTINGS: Final = ClientSettings(
     ),
     hash_threshold_bytes=256,
 )
-# How often an answer is changed. Without a change now and then no round would come far.
-_DAMAGE: Final = (0.0, 0.02, 0.1, 0.5)
-
-_SIZE: Final = struct.Struct("<Q")
+_SECRET: Final = b"a secret"
+_ERRORS: Final = ("a failure in the place of a reply", "a failure between replies")
 
 
 @dataclass(slots=True)
 class ReplyTarget:
-    """Counts how rounds ended."""
+    """Counts how rounds ended and which replies came through; `folder` is for certificates."""
 
+    folder: Path
     outcomes: Counter[str] = field(default_factory=Counter)
     census: Census = field(default_factory=Census)
+    _tls: WorkerContext = field(init=False)
+    _trust: ClientTls = field(init=False)
+
+    def __post_init__(self) -> None:
+        certificates = Certificates(self.folder)
+        self._tls = worker_context(certificates.signed("127.0.0.1"))
+        self._trust = certificates.trust
+        answered = (c.number.name for c in COMMANDS if c.response is not None)
+        self.census.expect(REPLY, (*answered, *_ERRORS))
 
     def round(self, seed: int) -> None:
-        """Be the client of one lying worker.
+        """Be the client of one lying worker, or of two.
 
         Raises: AssertionError when a call hangs or ends in anything but a typed error.
         """
         dice = Dice(seed)
         self.check()
-        with _liar(Dice(seed + 1), dice.choice((7, 8))) as endpoint:
+        with ExitStack() as stack:
+            stack.enter_context(_counting(self.census))
             try:
-                (device, *others) = open_workers([endpoint], SETTINGS)
+                device = self._open(dice, seed + 1, stack)
             except LlamaServeError as error:
                 self.outcomes[f"not opened: {type(error).__name__}"] += 1
                 return
+            other = None
+            if dice.chance(0.4):
+                with suppress(LlamaServeError):
+                    other = self._open(dice, seed + 2, stack)
             try:
-                self._use(dice, device)
+                self._use(dice, device, other)
                 self.outcomes["all answered"] += 1
             except LlamaServeError as error:
                 self.outcomes[type(error).__name__] += 1
             except FutureTimeoutError:
                 raise AssertionError(f"a reply was still awaited after {HANG_S} s") from None
-            finally:
-                for one in (device, *others):
-                    with suppress(LlamaServeError):
-                        one.close()
 
     def check(self) -> None:
         """Every round has ended its threads."""
@@ -88,13 +105,37 @@ class ReplyTarget:
         """Memory of the client."""
         return touched_bytes()
 
-    def _use(self, dice: Dice, device: RpcDevice) -> None:
+    def _open(self, dice: Dice, seed: int, stack: ExitStack) -> RpcDevice:
+        """Connect to a liar; it and its devices end with the stack.
+
+        Raises: LlamaServeError.
+        """
+        tls, secret = dice.chance(0.2), dice.chance(0.2)
+        manner = Manner(
+            dice.choice((7, 8, 8)),
+            Access(_SECRET, demands_tls=tls) if secret else replace(OPEN, demands_tls=tls),
+            self._tls if tls else None,
+        )
+        settings = replace(
+            SETTINGS,
+            tls=self._trust if tls != dice.chance(0.05) else None,
+            secret=dice.choice((_SECRET, _SECRET, _SECRET, b"another", None)) if secret else None,
+        )
+        endpoint = stack.enter_context(liar(Dice(seed), manner))
+        (device, *others) = open_workers([endpoint], settings)
+        for one in (*others, device):
+            stack.callback(_close, one)
+        return device
+
+    def _use(self, dice: Dice, device: RpcDevice, other: RpcDevice | None) -> None:
         graph = sample_graph()
         offsets, size = lay_out(graph)
         buffer = device.alloc(size, dice.choice((BufferUsage.ANY, BufferUsage.WEIGHTS)))
         for tensor in graph.tensors():
             tensor.buffer, tensor.offset = buffer, offsets[id(tensor)]
         calls = _calls(dice, device, graph)
+        if other is not None:
+            calls += _calls_of_two(dice, device, other)
         for _ in range(dice.randint(1, 12)):
             try:
                 dice.choice(calls)()
@@ -104,9 +145,41 @@ class ReplyTarget:
         device.synchronize()
 
 
+def _close(device: RpcDevice) -> None:
+    with suppress(LlamaServeError):
+        device.close()
+
+
+@contextmanager
+def _counting(census: Census) -> Iterator[None]:
+    """Count what comes out of every client's core meanwhile, and what is refused there."""
+    read = ClientCore.next_reply
+
+    def next_reply(core: ClientCore) -> Reply | None:
+        due = core.next_expected
+        try:
+            reply = read(core)
+        except LocalProtocolError:
+            raise
+        except LlamaServeError:
+            census.add(REPLY, "none due" if due is None else due.command.number.name, ok=False)
+            raise
+        if reply is not None:
+            is_error = isinstance(reply.body, ErrorReply)
+            name = _ERRORS[reply.command is None] if is_error else None
+            assert name is not None or reply.command is not None
+            census.add(REPLY, name or reply.command.number.name)  # type: ignore[union-attr]
+        return reply
+
+    with mock.patch.object(ClientCore, "next_reply", next_reply):
+        yield
+
+
 def _calls(dice: Dice, device: RpcDevice, graph: Graph) -> list[Callable[[], object]]:
     tensors = [t for t in graph.tensors() if t.view_src is None]
     odd = new_tensor(GGMLType.Q4_0, (32, 3), "odd")
+    whole = max(tensors, key=lambda t: t.nbytes)
+    some = Pieces(0, 16, whole.nbytes // 64, 48)
 
     def any_tensor() -> Tensor:
         return dice.choice(tensors)
@@ -116,12 +189,16 @@ def _calls(dice: Dice, device: RpcDevice, graph: Graph) -> list[Callable[[], obj
         data = device.get_tensor(tensor, 0, tensor.nbytes).result(HANG_S)
         assert len(data) == tensor.nbytes, "a read of another length"
 
+    def read_rectangle() -> None:
+        assert len(get_tensor_2d(device, whole, some).result(HANG_S)) == some.total
+
     def write() -> None:
         leaf = dice.choice(graph.leaves())
         device.set_tensor(leaf, fill(leaf))
 
-    def copy() -> None:
-        device.copy_tensor(tensors[0], tensors[0])
+    def upload() -> None:
+        leaves = [leaf for leaf in graph.leaves() if leaf.view_src is None]
+        device.set_weights(_weight(leaf, dice.u64()) for leaf in leaves)
 
     def take() -> None:
         device.free(device.alloc(dice.choice((0, 64, 1 << 20)), BufferUsage.ANY))
@@ -129,11 +206,14 @@ def _calls(dice: Dice, device: RpcDevice, graph: Graph) -> list[Callable[[], obj
     return [
         read,
         read,
+        read_rectangle,
         write,
-        copy,
+        upload,
         take,
         device.memory,
         device.synchronize,
+        lambda: set_tensor_2d(device, whole, some, bytes(some.total)),
+        lambda: device.copy_tensor(tensors[0], tensors[0]),
         lambda: device.alloc_size(odd),
         lambda: device.compute(graph),
         lambda: device.compute(graph),
@@ -142,77 +222,24 @@ def _calls(dice: Dice, device: RpcDevice, graph: Graph) -> list[Callable[[], obj
     ]
 
 
-@contextmanager
-def _liar(dice: Dice, version: int) -> Iterator[str]:
-    listener = socket.create_server(("127.0.0.1", 0))
-    listener.settimeout(HANG_S)
-    end = threading.Event()
-    thread = threading.Thread(target=_lie, args=(listener, dice, version, end), name="liar")
-    thread.start()
-    try:
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        end.set()
-        with suppress(OSError):
-            listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join()
+def _calls_of_two(dice: Dice, first: RpcDevice, second: RpcDevice) -> list[Callable[[], object]]:
+    pair = [new_tensor(GGMLType.F32, (64,), name) for name in ("here", "there")]
+    for device, tensor in zip((first, second), pair, strict=True):
+        tensor.buffer = device.alloc(256, BufferUsage.ANY)
+        tensor.offset = 0
+
+    def reduce() -> None:
+        group = WorkerPair(first, second, free_port(), HANG_S)
+        group.all_reduce(*pair)
+        group.close()
+
+    def push() -> None:
+        first.push(pair[0], second, pair[1])
+        second.synchronize()
+
+    return [reduce, push, push]
 
 
-def _lie(listener: socket.socket, dice: Dice, version: int, end: threading.Event) -> None:
-    with suppress(OSError):
-        sock, _ = listener.accept()
-        with sock:
-            sock.settimeout(HANG_S)
-            session = Session([NullDevice(total=1 << 24)], version)
-            try:
-                _serve(sock, session, dice, end)
-            finally:
-                session.close()
-
-
-def _serve(sock: socket.socket, session: Session, dice: Dice, end: threading.Event) -> None:
-    damage, held = dice.choice(_DAMAGE), b""
-    while n := sock.recv_into(session.writable()):
-        try:
-            answers = [bytes(piece) for piece in session.wrote(n)]
-        except SessionError:
-            return
-        for answer in answers:
-            pieces, held = _distorted(dice, damage, answer, held)
-            for piece in pieces:
-                if piece is None:
-                    return
-                if piece == b"":
-                    end.wait(dice.choice((0.01, 2 * STALL_S)))
-                sock.sendall(piece)
-
-
-def _distorted(
-    dice: Dice, damage: float, answer: bytes, held: bytes
-) -> tuple[list[bytes | None], bytes]:
-    """Return what is sent for an answer (None closes, nothing waits), and what comes later."""
-    if not dice.chance(damage):
-        return [held + answer], b""
-    at = dice.randrange(len(answer) + 1)
-    error = pack_error(ErrorReply(dice.u64(), dice.randrange(256), "é" * dice.randrange(3000)))
-    size = _SIZE.pack(dice.choice((dice.u64(), 2**63 | dice.randrange(8192))))
-    slow: list[bytes | None] = [bytes([byte]) for byte in answer[:500]]
-    slow.append(answer[500:] or b"\0")
-    ways: list[tuple[list[bytes | None], bytes]] = [
-        ([dice.damaged(answer)], b""),
-        ([size + answer[8:]], b""),
-        ([answer[:at]], b""),
-        ([answer[:at], None], b""),
-        ([None], b""),
-        ([answer, answer], b""),
-        ([answer[:at], b"", answer[at:]], b""),
-        (slow, b""),
-        ([dice.randbytes(dice.randrange(300)), answer], b""),
-        ([error, answer], b""),
-        ([error], b""),
-        ([], answer),
-        ([b""], b""),
-    ]
-    pieces, later = dice.choice(ways)
-    return [held, *pieces] if held else pieces, later
+def _weight(tensor: Tensor, hash_: int) -> Weight:
+    data = memoryview(fill(tensor))
+    return Weight(tensor, data, lambda: hash_, lambda start, end, had: None)

@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import sys
+import tempfile
 import time
 import traceback
 from collections import Counter
@@ -74,7 +75,8 @@ def open_target(plan: Plan) -> Iterator[Target]:
     if plan.target == "replies":
         from tests.fuzz.replies import ReplyTarget
 
-        yield ReplyTarget()
+        with tempfile.TemporaryDirectory() as folder:
+            yield ReplyTarget(Path(folder))
     elif plan.target == "server":
         from tests.fuzz.server import serving
 
