@@ -27,6 +27,7 @@ from app.engine.generation import LlamaGeneration
 from app.engine.load_progress import Progress
 from app.engine.loader import LoadedModel, load_model
 from app.engine.output import LineLimits, TextAssembler
+from app.engine.pool import Pool
 from app.engine.post import EventPost
 from app.engine.prompt_memory import PromptMemory
 from app.engine.request import GenerationRequest, SlotAction, SlotReport
@@ -45,6 +46,8 @@ log = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 5.0
 RELOAD_DELAYS_S = (1.0, 2.0, 5.0, 10.0, 30.0)
+LOOK_S = 1.0
+"""How often an engine without work looks whether its workers are still there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +225,7 @@ class LlamaEngine:
                 may_pass = is_serving or (
                     isinstance(error, DeviceLostError) and self._scheduler is not None
                 )
-                log.error("%s: %s", "a step failed" if is_serving else "loading failed", error)
+                log.error("%s: %s", "serving failed" if is_serving else "loading failed", error)
                 self._fail(error)
                 if not may_pass:
                     return
@@ -281,22 +284,30 @@ class LlamaEngine:
             self._actions.run(scheduler, model)
             plan = scheduler.plan()
             if not plan.chunks:
-                if self._rest(scheduler):
+                if self._rest(scheduler, model.pool):
                     return
                 continue
             start = now()
             result = model.runner.run(plan, scheduler.any_cancelled)
             scheduler.apply(plan, result, now() - start)
 
-    def _rest(self, scheduler: Scheduler) -> bool:
+    def _rest(self, scheduler: Scheduler, pool: Pool) -> bool:
         """Wait for something to do; return whether nothing came for so long that it is time to
         sleep.
+
+        Raises: DeviceLostError when a worker is lost meanwhile.
         """
+        idle_s = self._config.sleep_idle_s
+        sleep_at = now() + (threading.TIMEOUT_MAX if idle_s is None else idle_s)
+        look_s = LOOK_S if pool.workers else threading.TIMEOUT_MAX
         with self._wake:
             if self._has_work() or not scheduler.is_idle:
                 return False
-            notified = self._wake.wait(self._config.sleep_idle_s)
-            return not notified and not self._has_work()
+            while (left_s := sleep_at - now()) > 0:
+                if self._wake.wait(min(left_s, look_s)) or self._has_work():
+                    return False
+                pool.check()
+            return True
 
     def _has_work(self) -> bool:
         return bool(self._inbox) or self._actions.waiting or self._stopping.is_set()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from app.devices.base import Device
 from app.engine.config import CpuExecutor, EngineConfig
 from app.engine.facade import WorkerStats
-from app.errors import ConfigError
+from app.errors import ConfigError, DeviceLostError
 from app.rpc_backend.client.connect import open_workers
 from app.rpc_backend.client.connection import ClientSettings
 from app.rpc_backend.client.device import RpcDevice
@@ -48,6 +48,20 @@ class Pool:
         """The devices, and the host's CPU when something needed it."""
         return [*self.devices, *([self._host] if self._host else [])]
 
+    @property
+    def workers(self) -> list[RpcDevice]:
+        """The devices that are on workers."""
+        return [device for device in self.devices if isinstance(device, RpcDevice)]
+
+    def check(self) -> None:
+        """Look whether a worker was lost while nothing was asked of it.
+
+        Raises: DeviceLostError.
+        """
+        for device in self.workers:
+            if device.connection.cause is not None:
+                raise DeviceLostError(device.connection.cause)
+
     def worker_stats(self) -> tuple[WorkerStats, ...]:
         """Traffic of each remote device; those of one endpoint share a connection."""
         return tuple(
@@ -58,8 +72,7 @@ class Pool:
                 bytes_sent=device.connection.bytes_sent,
                 bytes_received=device.connection.bytes_received,
             )
-            for device in self.devices
-            if isinstance(device, RpcDevice)
+            for device in self.workers
         )
 
     def close(self) -> None:
