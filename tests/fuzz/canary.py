@@ -13,6 +13,7 @@ from app.ggml.ops import GluOp, UnaryOp
 from app.ggml.tensor import Tensor
 from app.ggml.types import GGMLType
 from app.rpc_backend.client.connect import open_workers
+from app.rpc_backend.client.connection import ClientSettings
 from app.rpc_backend.wire import messages as m
 from app.rpc_backend.wire.graph_codec import describe_graph
 from app.rpc_backend.wire.tensor import Place, WireTensor
@@ -112,8 +113,8 @@ class Witness:
 
     TIMEOUT_S = 20.0
 
-    def __init__(self, port: int) -> None:
-        (self._device,) = open_workers([f"127.0.0.1:{port}"])
+    def __init__(self, port: int, settings: ClientSettings | None = None) -> None:
+        (self._device,) = open_workers([f"127.0.0.1:{port}"], settings)
         self._graph = sample_graph()
         offsets, size = lay_out(self._graph)
         buffer = self._device.alloc(size, BufferUsage.ANY)
