@@ -8,6 +8,7 @@ from app.errors import DeviceLostError
 from app.rpc_backend.client.connection import ClientSettings, WorkerConnection
 from app.rpc_backend.client.endpoint import Endpoint
 from app.rpc_backend.wire.extensions import Deliver
+from app.rpc_backend.wire.messages import DeviceCount, DeviceCountReply
 
 
 class WorkerCourier:
@@ -26,9 +27,11 @@ class WorkerCourier:
     def deliver(self, key: bytes, sequence: int, data: bytes) -> None:
         """Leave bytes at a door.
 
-        Raises: DeviceLostError; what the other worker said of an earlier delivery.
+        Raises: DeviceLostError; what the other worker says of it.
         """
         self._connection.tell(Deliver(key, sequence), data)
+        # Its answer comes behind the delivery.
+        self._connection.call(DeviceCount(), DeviceCountReply)
 
     def close(self) -> None:
         """End the connection."""

@@ -28,6 +28,7 @@ from app.rpc_backend.courier import CourierService, WorkerCourier
 from app.rpc_backend.errors import DeliveryError
 from app.rpc_backend.streams.settings import ClientTls
 from app.rpc_backend.wire import extensions as x
+from app.rpc_backend.wire.messages import Message
 from app.rpc_backend.worker.mailbox import Mailbox, Mailboxes
 from app.rpc_backend.worker.outgoing import Address, Letter, Outgoing
 from app.rpc_backend.worker.server import RpcServer, ServerSettings
@@ -183,21 +184,80 @@ def test_a_push_reads_behind_its_graph_and_writes_behind_and_before_others() -> 
         assert second.log == ["compute y", "set x", "compute y"]
 
 
-def test_a_worker_that_cannot_be_reached_is_told_by_the_one_that_tried() -> None:
-    settings = dialing(delivery_timeout_s=0.3)
-    with two_workers(NullDevice(), NullDevice(), settings) as (here, there, _):
+@contextmanager
+def a_door_that_others_cannot_reach(
+    here: RpcDevice, there: RpcDevice, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """What `here` is told of the address of `there` leads nowhere."""
+    nowhere, tell = free_port(), here.connection.tell
+
+    def misled(message: Message, data: bytes = b"", **more: object) -> None:
+        if isinstance(message, x.PushTensor):
+            message = replaced(message, port=nowhere)
+        tell(message, data, **more)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(here.connection, "tell", misled)
+        yield
+
+
+def test_a_worker_that_cannot_reach_the_other_says_so_at_once_and_nobody_waits(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = NullDevice(), NullDevice()
+    with two_workers(first, second) as (here, there, _):
+        source, target = pushed_pair(here, there, 64)
+        monkeypatch.setattr(push_module, "MAX_PUSH_BYTES", 100)
+        with a_door_that_others_cannot_reach(here, there, monkeypatch):
+            here.push(source, there, target)
+            # Its reader waits for the delivery as well; the limit is a minute.
+            answer = there.get_tensor(target, 0, 256)
+            with pytest.raises(DeviceLostError, match="TAKE_DELIVERY: delivery 1: it was called"):
+                answer.result(LIMIT_S)
+            # Nobody asks the sender anything.
+            eventually(lambda: caplog.text.count("connection refused") > 0)
+        with pytest.raises(DeviceLostError, match=r"delivery \d: .* connection refused"):
+            here.synchronize()
+
+
+def test_a_pair_that_has_failed_is_not_tried_again_until_one_reconnects(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, memory = NullDevice(), Memory()
+    with two_workers(first, memory) as (here, there, server):
         source, target = pushed_pair(here, there)
-        place = here.describe(source)
-        host = b"127.0.0.1".ljust(64, b"\0")
-        key, number = there.connection.next_delivery()
-        here.connection.tell(x.PushTensor(place, 0, 64, number, free_port(), host, key))
-        there.connection.tell(x.TakeDelivery(there.describe(target), 0, 64, number))
-        failure = told(here)
-        assert "PUSH_TENSOR: delivery 1: RPC worker 127.0.0.1:" in failure
-        assert "connection refused" in failure
-        with pytest.raises(DeviceLostError, match=r"TAKE_DELIVERY: delivery 1 .* within 0\.3 s"):
+        with a_door_that_others_cannot_reach(here, there, monkeypatch):
+            here.push(source, there, target)
+            for device in (here, there):
+                assert "delivery 1" in told(device)
+        memory.bytes[:64] = b"x" * 64
+        before = here.connection.bytes_received
+        here.push(source, there, target)
+        there.synchronize()
+        assert here.connection.bytes_received - before == 8 + 64
+        assert memory.read(target) == bytes(64)
+        (again,) = open_workers([f"127.0.0.1:{server.port}"])
+        spread(again, [target])
+        before = here.connection.bytes_received
+        here.push(source, again, target)
+        again.synchronize()
+        assert here.connection.bytes_received == before
+        again.close()
+
+
+def test_a_push_that_makes_no_sense_leaves_the_way_open() -> None:
+    with two_workers(NullDevice(), Memory()) as (here, there, _):
+        source, target = pushed_pair(here, there)
+        here.push(source, there, target)
+        there.synchronize()
+        small = new_tensor(F32, (8,), "small")
+        spread(here, [small])
+        places = here.describe(small), there.describe(target)
+        push_module.push(here.connection, places[0], there.connection, places[1], 64)
+        assert "bytes 0 to 64" in told(here)
+        with pytest.raises(DeviceLostError, match="delivery 2: it was called off"):
             there.synchronize()
-        assert there.memory().total > 0
+        assert push_module.can_push(here.connection, there.connection)
 
 
 def told(device: RpcDevice) -> str:
@@ -219,16 +279,8 @@ def test_a_wrong_key_opens_nothing() -> None:
     memory = Memory()
     with serving([memory], dialing()) as server:
         courier = WorkerCourier(parse_endpoint(f"127.0.0.1:{server.port}"), ClientSettings())
-        courier.deliver(bytes(16), 1, b"x" * 1000)
-
-        def is_refused() -> bool:
-            try:
-                courier.deliver(bytes(16), 2, b"")
-            except LlamaServeError as error:
-                return "no door of this worker has this key" in str(error)
-            return False
-
-        eventually(is_refused)
+        with pytest.raises(DeviceLostError, match="no door of this worker has this key"):
+            courier.deliver(bytes(16), 1, b"x" * 1000)
         courier.close()
 
 

@@ -9,13 +9,16 @@ import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 from app.errors import DeviceLostError
 from app.rpc_backend.client.endpoint import Endpoint
 from app.rpc_backend.client.handshake import shake_hands
 from app.rpc_backend.client.kept_graphs import KeptGraphs
+from app.rpc_backend.client.route import Route
 from app.rpc_backend.client.secure import Trust
-from app.rpc_backend.client.transport import ReplyBody, Transport, TransportLimits
+from app.rpc_backend.client.transport import Transport, TransportLimits
+from app.rpc_backend.client.waiters import OnFailure, ReplyBody
 from app.rpc_backend.streams.settings import ClientTls
 from app.rpc_backend.wire.constants import (
     HASH_THRESHOLD_BYTES,
@@ -56,6 +59,9 @@ class WorkerConnection:
         stream, core = shake_hands(endpoint, settings.connect_timeout_s, trust)
         assert core.version is not None
         self.endpoint = endpoint
+        self.settings = settings
+        self.routes: WeakKeyDictionary[WorkerConnection, Route] = WeakKeyDictionary()
+        """What goes from this worker straight to others."""
         self.version: ProtocolVersion = core.version
         self.lock = threading.RLock()
         self.is_extended = core.is_extended
@@ -109,12 +115,23 @@ class WorkerConnection:
         self.call(Ping(0), Ping, timeout_s)
         return time.monotonic() - began
 
-    def tell(self, message: Message, data: Body = b"", *, flush: bool = True) -> None:
-        """Send a request that has no reply; without `flush` it may wait for the next one.
+    def tell(
+        self,
+        message: Message,
+        data: Body = b"",
+        *,
+        flush: bool = True,
+        regardless: bool = False,
+        on_failure: OnFailure | None = None,
+    ) -> None:
+        """Send a request that has no reply; see `Transport.submit`.
 
-        Raises: DeviceLostError.
+        Raises: DeviceLostError; unless it goes `regardless`, what a worker of our own says of a
+        request before it.
         """
-        self._transport.submit(message, data, flush=flush)
+        self._transport.submit(
+            message, data, flush=flush, regardless=regardless, on_failure=on_failure
+        )
 
     def ask_bytes(self, message: Message) -> Future[bytes]:
         """Send a request that reads a tensor.

@@ -165,7 +165,8 @@ class RpcDevice:
         self._buffers.discard(own)
         with self._connection.lock:
             self._connection.kept.forget_all()
-            self._connection.tell(m.FreeBuffer(own.handle))
+            # A failure of something before it must not keep the memory.
+            self._connection.tell(m.FreeBuffer(own.handle), regardless=True)
 
     def clear(self, buffer: Buffer, value: int) -> None:
         """Fill a whole buffer with one byte value.
@@ -236,7 +237,8 @@ class RpcDevice:
     def push(self, source: Tensor, other: "RpcDevice", target: Tensor) -> None:
         """Copy a tensor of this device to one of equal size on another worker's: straight from
         worker to worker where both are our own and can meet, else through this machine. `target`
-        has it for everything that `other` is asked afterwards.
+        has it for everything that `other` is asked afterwards. A push that fails fails what both
+        are asked afterwards, once; the next ones go through this machine.
 
         Raises: DeviceLostError, GraphError.
         """

@@ -7,10 +7,8 @@ receiver thread reads replies and watches the clock. Whatever ends the connectio
 cause and fails every waiter and every later call with a DeviceLostError. The last thread to leave
 closes the socket.
 
-A worker of our own says which request failed and goes on. A request that awaits a reply fails
-alone. When one without a reply fails, everything that was asked behind it and is not answered yet
-may rest on what was not done, so it fails as well; when nothing is under way, the next call does.
-While nothing is under way such a worker is asked for a sign of life now and then.
+A worker of our own says which request failed and goes on (`waiters.py`). While nothing is under way
+it is asked for a sign of life now and then.
 
 Data of `submit()` that is read-only (bytes, a mapped file) is sent from where it lies; anything
 else is copied unless it is gone before `submit()` returns.
@@ -21,31 +19,26 @@ import select
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final
 
 from app.errors import DeviceLostError, LlamaServeError
 from app.rpc_backend.client.endpoint import Endpoint
-from app.rpc_backend.client.failures import failure
+from app.rpc_backend.client.outbox import Outbox
+from app.rpc_backend.client.waiters import OnFailure, ReplyBody, Waiters
 from app.rpc_backend.errors import RemoteProtocolError, VersionMismatchError
 from app.rpc_backend.streams.base import Stream
-from app.rpc_backend.wire.client_core import ClientCore, Expected, Reply
+from app.rpc_backend.wire.client_core import ClientCore, Reply
 from app.rpc_backend.wire.constants import Cmd
-from app.rpc_backend.wire.extensions import ErrorReply, Ping
+from app.rpc_backend.wire.extensions import Ping
 from app.rpc_backend.wire.layout import Body
 from app.rpc_backend.wire.messages import Message
 
 log = logging.getLogger(__name__)
 
-ReplyBody = Message | bytes
-
-_PARTS_PER_SEND: Final = 64
 _MAX_HELD_BYTES: Final = 64 * 1024
-_SEND_BYTES: Final = 1024 * 1024
 _MAX_TICK_S: Final = 5.0
 
 
@@ -62,14 +55,6 @@ class TransportLimits:
     ping_timeout_s: float = 15.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiter:
-    future: Future[ReplyBody]
-    command: Cmd
-    size: int | None
-    since: float
-
-
 class Transport:
     """Sends requests and resolves replies over an open stream whose HELLO is done.
 
@@ -79,7 +64,6 @@ class Transport:
     def __init__(
         self, stream: Stream, core: ClientCore, endpoint: Endpoint, limits: TransportLimits
     ) -> None:
-        self.bytes_sent = 0
         self.bytes_received = 0
         self._stream = stream
         self._core = core
@@ -87,15 +71,11 @@ class Transport:
         self._limits = limits
         self._tick_s = _tick_s(limits)
         self._changed = threading.Condition()
-        self._outgoing: deque[memoryview] = deque()
-        self._queued_bytes = 0
+        self._outbox = Outbox(stream)
         self._flushing = False
-        self._waiters: deque[_Waiter] = deque()
-        self._progress_at = time.monotonic()
+        self._waiters = Waiters(endpoint)
+        self._heard_at = time.monotonic()
         self._cause: str | None = None
-        self.n_failures = 0
-        self._failed: LlamaServeError | None = None
-        self._n_tainted = 0
         self._wake_reader, self._wake_writer = socket.socketpair()
         stream.settimeout(0)
         self._threads = [
@@ -114,36 +94,56 @@ class Transport:
         """Why the connection is over, None while it is not."""
         return self._cause
 
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes given to the network so far."""
+        return self._outbox.bytes_sent
+
+    @property
+    def n_failures(self) -> int:
+        """How many requests the worker has said to have failed."""
+        return self._waiters.n_failures
+
     def submit(
-        self, message: Message, data: Body = b"", *, flush: bool = True
+        self,
+        message: Message,
+        data: Body = b"",
+        *,
+        flush: bool = True,
+        regardless: bool = False,
+        on_failure: OnFailure | None = None,
     ) -> Future[ReplyBody] | None:
         """Send a request and the data behind it; return the future of its reply if it has one.
-        Without `flush` the request may wait for the next one that is flushed.
+        Without `flush` the request may wait for the next one that is flushed. `regardless` of an
+        earlier failure it is sent, and leaves that to the next one. A request without a reply may
+        say what its own failure calls, in the receiver thread.
 
         Raises: DeviceLostError; whatever an earlier request without a reply failed with.
         """
         view = memoryview(data).cast("B")
         with self._changed:
-            while self._queued_bytes > self._limits.max_queued_bytes and self._cause is None:
+            while self._outbox.n_bytes > self._limits.max_queued_bytes and self._cause is None:
                 self._changed.wait()
             if self._cause is not None:
                 raise DeviceLostError(self._cause)
-            if self._failed is not None and not self._n_tainted:
-                error, self._failed = self._failed, None
+            error = None if regardless else self._waiters.take_failure()
+            if error is not None:
                 raise error
+            if on_failure is not None:
+                self._waiters.watch(self._core.n_requests, on_failure)
             frame, expected = self._core.request(message, len(view))
-            future = None if expected is None else self._await(expected)
-            self._enqueue(frame, view)
-            if flush or future is not None or self._queued_bytes > _MAX_HELD_BYTES:
+            future = None if expected is None else self._waiters.add(expected)
+            self._outbox.add(frame, view)
+            if flush or future is not None or self._outbox.n_bytes > _MAX_HELD_BYTES:
                 self._flush()
-            self._own_the_rest(view)
+            self._outbox.own_the_rest(view)
             return future
 
     @property
     def position(self) -> int:
         """Where the next request begins: the bytes sent, and those that wait."""
         with self._changed:
-            return self.bytes_sent + self._queued_bytes
+            return self._outbox.bytes_sent + self._outbox.n_bytes
 
     def wait_sent(self, position: int, timeout_s: float) -> None:
         """Wait until what goes before `position` has left, the time is up, or all is over."""
@@ -165,11 +165,10 @@ class Transport:
             if self._cause is not None:
                 return
             self._cause = self._describe(cause)
-            if self._waiters or self._has_unsent():
+            if self._waiters or self._outbox.has_unsent:
                 self._stream.abort_on_close()
-            waiters, self._waiters = self._waiters, deque()
-            self._outgoing.clear()
-            self._queued_bytes = 0
+            waiters = self._waiters.drop()
+            self._outbox.clear()
             self._wake_writer.close()
             self._changed.notify_all()
         for waiter in waiters:
@@ -180,78 +179,25 @@ class Transport:
 
     def _describe(self, cause: str) -> str:
         parts = [f"RPC worker {self._endpoint}: {cause}"]
-        if self._waiters:
-            head = self._waiters[0]
+        if (head := self._waiters.head) is not None:
             waited = time.monotonic() - head.since
             parts.append(
                 f"while {len(self._waiters)} replies were due, first {head.command.name} "
                 f"({head.size or 0} bytes, asked {waited:.1f} s ago)"
             )
-        if self._queued_bytes:
-            parts.append(f"with {self._queued_bytes} bytes not yet sent")
+        if self._outbox.n_bytes:
+            parts.append(f"with {self._outbox.n_bytes} bytes not yet sent")
         return ", ".join(parts)
-
-    def _await(self, expected: Expected) -> Future[ReplyBody]:
-        future: Future[ReplyBody] = Future()
-        future.set_running_or_notify_cancel()
-        number = expected.command.number
-        self._waiters.append(_Waiter(future, number, expected.size, time.monotonic()))
-        return future
-
-    def _enqueue(self, frame: bytes, data: memoryview) -> None:
-        if not self._outgoing:
-            self._progress_at = time.monotonic()
-        self._outgoing.append(memoryview(frame))
-        if data:
-            self._outgoing.append(data)
-        self._queued_bytes += len(frame) + len(data)
-
-    def _own_the_rest(self, data: memoryview) -> None:
-        """Copy what is left of data that the caller may change once `submit()` returns; it was
-        queued last, so it is the last part if any of it is left.
-        """
-        if data and self._outgoing and not data.readonly:
-            self._outgoing[-1] = memoryview(bytes(self._outgoing[-1]))
 
     def _flush(self) -> None:
         """Write what the socket takes without waiting, and leave the rest to the sender."""
         try:
-            while self._outgoing and self._send_some():
-                pass
+            self._outbox.send_all()
         except OSError:
             log.debug("%s: the sender thread will report the failure", self._endpoint)
-        self._flushing = self._has_unsent()
+        self._flushing = self._outbox.has_unsent
         if self._flushing:
             self._changed.notify_all()
-
-    def _send_some(self) -> bool:
-        """Write one system call's worth; return whether the socket may take more."""
-        try:
-            sent = self._stream.send(self._next_parts())
-        except BlockingIOError:
-            return False
-        self.bytes_sent += sent
-        self._queued_bytes -= sent
-        self._progress_at = time.monotonic()
-        while sent:
-            part = self._outgoing[0]
-            if sent < len(part):
-                self._outgoing[0] = part[sent:]
-                return sent == _SEND_BYTES
-            sent -= len(self._outgoing.popleft())
-        return True
-
-    def _has_unsent(self) -> bool:
-        return bool(self._outgoing) or self._stream.has_unsent
-
-    def _next_parts(self) -> list[memoryview]:
-        """The head of the queue, up to the first part that is too large to go as a whole."""
-        parts = []
-        for part in islice(self._outgoing, _PARTS_PER_SEND):
-            parts.append(part[:_SEND_BYTES])
-            if len(part) > _SEND_BYTES:
-                break
-        return parts
 
     def _guard(self, loop: Callable[[], None]) -> None:
         """Run one of the loops and turn whatever ends it into the cause."""
@@ -292,8 +238,8 @@ class Transport:
                 if self._is_over():
                     return
                 if ready:
-                    self._send_some()
-                    self._flushing = self._has_unsent()
+                    self._outbox.send_some()
+                    self._flushing = self._outbox.has_unsent
                     self._changed.notify_all()
                 else:
                     self._check_stall("the worker does not take the bytes sent to it")
@@ -318,14 +264,24 @@ class Transport:
                 return
             self._core.wrote(n)
             self.bytes_received += n
-            self._progress_at = time.monotonic()
+            self._heard_at = time.monotonic()
             while (reply := self._core.next_reply()) is not None:
                 self._resolve(reply)
 
+    def _resolve(self, reply: Reply) -> None:
+        with self._changed:
+            if self._is_over():
+                return
+            tell = self._waiters.settle(reply)
+        tell()
+
+    def _moved_at(self) -> float:
+        """When bytes last went either way."""
+        return max(self._heard_at, self._outbox.moved_at)
+
     def _check_stall(self, what: str) -> None:
-        since, limit_s = self._progress_at, self._limits.request_timeout_s
-        if self._waiters:
-            head = self._waiters[0]
+        since, limit_s = self._moved_at(), self._limits.request_timeout_s
+        if (head := self._waiters.head) is not None:
             since = max(since, head.since)
             if head.command is Cmd.PING:
                 limit_s = self._limits.ping_timeout_s
@@ -335,8 +291,8 @@ class Transport:
     def _ask_for_life(self) -> None:
         """Send a ping when nothing has been under way for a while; stock workers know none."""
         with self._changed:
-            idle_s = time.monotonic() - self._progress_at
-            is_busy = self._waiters or self._outgoing or self._failed is not None
+            idle_s = time.monotonic() - self._moved_at()
+            is_busy = self._waiters or self._outbox.n_bytes or self._waiters.failed is not None
             if is_busy or not self._core.is_extended or idle_s <= self._limits.ping_after_s:
                 return
         try:
@@ -344,46 +300,9 @@ class Transport:
         except LlamaServeError as error:
             log.debug("%s: no ping: %s", self._endpoint, error)
 
-    def _resolve(self, reply: Reply) -> None:
-        error = None
-        if isinstance(reply.body, ErrorReply):
-            error = failure(self._endpoint, reply.body)
-        with self._changed:
-            if self._is_over():
-                return
-            if error is not None:
-                self.n_failures += 1
-            if reply.command is None:
-                assert error is not None
-                self._taint(error)
-                return
-            waiter = self._waiters.popleft()
-            error = error or self._inherited()
-        body = reply.body
-        if error is not None:
-            waiter.future.set_exception(error)
-        else:
-            waiter.future.set_result(bytes(body) if isinstance(body, bytearray) else body)
-
-    def _taint(self, error: LlamaServeError) -> None:
-        """Let everything under way fail with the failure of a request before it."""
-        log.warning("%s", error)
-        self._failed = self._failed or error
-        if any(waiter.command is not Cmd.PING for waiter in self._waiters):
-            self._n_tainted = len(self._waiters)
-
-    def _inherited(self) -> LlamaServeError | None:
-        """Return what the oldest waiter fails with because of a request before it."""
-        if not self._n_tainted:
-            return None
-        error = self._failed
-        self._n_tainted -= 1
-        if not self._n_tainted:
-            self._failed = None
-        return error
-
     def _last_words(self) -> str:
-        return "" if self._failed is None else f" after a failure ({self._failed})"
+        failed = self._waiters.failed
+        return "" if failed is None else f" after a failure ({failed})"
 
 
 def _tick_s(limits: TransportLimits) -> float:

@@ -67,6 +67,11 @@ class ClientCore:
         self._failed = False
 
     @property
+    def n_requests(self) -> int:
+        """The number that the next request will have."""
+        return self._n_requests
+
+    @property
     def n_expected(self) -> int:
         """Number of replies that are due."""
         return len(self._expected)

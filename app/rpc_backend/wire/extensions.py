@@ -50,7 +50,8 @@ connects to B, begins an extended conversation of its own, proves its own secret
 and leaves the bytes at the door (DELIVER); B writes them, ahead of the graphs that it is asked to
 run afterwards. At most 64 MiB go at once. So a worker connects to hosts that its client names, in
 an extended conversation and, where it has a secret, only for clients that know it. A key is random
-and good for one session.
+and good for one session. When A says that it could not push, the main host leaves an empty delivery
+in its place, over a connection of its own since the other may be busy waiting; B stops waiting.
 """
 
 import hmac

@@ -176,6 +176,8 @@ class Lanes:
 
     peer: str
     failures: deque[Failure] = field(default_factory=deque)
+    on_failure: Callable[[], None] = lambda: None
+    """Called by whichever thread noted one."""
     _lanes: dict[int, Lane] = field(default_factory=dict)
     _resting: list[Lane] = field(default_factory=list)
 
@@ -203,6 +205,7 @@ class Lanes:
     def failed(self, request: Request, error: Exception) -> None:
         """Note what a request failed with; any thread may call."""
         self.failures.append(Failure(request, error))
+        self.on_failure()
 
     def close(self) -> None:
         """Drop what has not begun and wait for what has."""

@@ -105,6 +105,8 @@ class Mailbox:
             self._changed.notify_all()
         if parcel.failure is not None:
             raise DeliveryError(f"{what}: {parcel.failure}")
+        if not parcel.size:
+            raise DeliveryError(f"{what}: it was called off, its sender could not bring it")
         if parcel.size != size:
             raise DeliveryError(f"{what}: {parcel.size} bytes came: expected {size}")
         return parcel.pieces

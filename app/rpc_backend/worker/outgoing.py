@@ -29,9 +29,9 @@ class Courier(Protocol):
     """An open connection to another worker."""
 
     def deliver(self, key: bytes, sequence: int, data: bytes) -> None:
-        """Leave bytes at a door.
+        """Leave bytes at a door, and wait until they are there.
 
-        Raises: LlamaServeError, also when an earlier delivery was refused.
+        Raises: LlamaServeError.
         """
 
     def close(self) -> None:

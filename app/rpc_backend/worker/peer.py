@@ -1,5 +1,6 @@
 """One client's connection: a thread that reads, lets the session answer, and sends.
 
+What fails while that thread waits for the client is told at once, by the thread in which it failed.
 The thread ends when the client closes, breaks the protocol, is not through with TLS, HELLO and the
 secret in time, or is told to stop. Whatever the end, the client's memory is freed and one line in
 the log says how it went.
@@ -10,13 +11,16 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
 from app.logs import TRACE
+from app.rpc_backend.streams.base import Stream
 from app.rpc_backend.streams.context import WorkerContext
+from app.rpc_backend.streams.plain import shut
 from app.rpc_backend.wire.constants import VERSIONS
+from app.rpc_backend.wire.layout import Body
 from app.rpc_backend.worker.door import NotAdmittedError, admit, remaining
 from app.rpc_backend.worker.session import Session, SessionError
 
@@ -26,7 +30,7 @@ _MIB: Final = 1024 * 1024
 
 
 class Peer:
-    """A connected client. `stop` may be called from any thread, the rest belongs to its own."""
+    """A connected client. Any thread may `stop` it or `tell_failures`."""
 
     def __init__(
         self,
@@ -49,6 +53,8 @@ class Peer:
         self._bytes_in = 0
         self._bytes_out = 0
         self._stop_reason: str | None = None
+        self._stream: Stream | None = None
+        self._sending = threading.Lock()
         self.thread = threading.Thread(target=self._run, name=f"peer-{name}", daemon=True)
 
     @property
@@ -70,10 +76,19 @@ class Peer:
     def stop(self, reason: str) -> None:
         """Cut the client off."""
         self._stop_reason = self._stop_reason or reason
-        try:
-            self._sock.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            log.debug("%s: already disconnected", self.name)
+        shut(self._sock)
+
+    def tell_failures(self) -> None:
+        """Say what there is to say, unless another thread is sending: that one looks afterwards."""
+        while self._session.has_late_failures and self._sending.acquire(blocking=False):
+            try:
+                self._send(self._session.late_failures())
+            except OSError as error:
+                log.debug("%s: a failure could not be told: %s", self.name, error)
+            except SessionError as error:
+                self.stop(str(error))
+            finally:
+                self._sending.release()
 
     def _run(self) -> None:
         reason, level = "closed by the client", logging.INFO
@@ -94,6 +109,8 @@ class Peer:
             reason, level = f"internal error: {error!r}", logging.ERROR
             log.exception("%s failed", self.name)
         finally:
+            # Another thread may be telling of a failure; closing alone would not wake it.
+            shut(self._sock)
             self._sock.close()
             self._session.close()
             self._on_end(self)
@@ -104,21 +121,27 @@ class Peer:
         stream = admit(self._sock, self._tls, deadline)
         if stream is None:
             return
-        self._was_heard = True
+        self._was_heard, self._stream = True, stream
         state = self._session.state
         state.access = replace(state.access, certificate=stream.certificate_digest)
         greeted = False
         while n := stream.recv_into(self._session.writable()):
             self.last_active_at = time.monotonic()
             self._bytes_in += n
-            for piece in self._session.wrote(n):
-                stream.sendall(piece)
-                self._bytes_out += len(piece)
+            with self._sending:
+                self._send(self._session.wrote(n))
+            self.tell_failures()
             if not greeted:
                 greeted = self._session.has_said_hello
                 stream.settimeout(None if greeted else remaining(deadline))
         if self._bytes_in and not self._session.is_between_requests:
             raise SessionError(f"closed by the client {self._session.position}")
+
+    def _send(self, pieces: Iterator[Body]) -> None:
+        assert self._stream is not None
+        for piece in pieces:
+            self._stream.sendall(piece)
+            self._bytes_out += len(piece)
 
     def _report(self, reason: str, level: int) -> None:
         state = self._session.state

@@ -167,6 +167,7 @@ class RpcServer:
         session = Session(self._devices, settings.version, settings.cache, name, access)
         peer = Peer(sock, name, session, self._tls, settings.hello_timeout_s, self._forget)
         here = self._listener.getsockname()[0]
+        session.state.lanes.on_failure = peer.tell_failures
         session.state.groups = Groups(here, settings.link_limits, peer.has_left)
         session.state.mail = Mail(
             self._mailboxes, settings.dial, peer.has_left, settings.delivery_timeout_s

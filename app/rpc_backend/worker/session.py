@@ -105,6 +105,18 @@ class Session:
                 return
             yield from self._handle(request)
 
+    @property
+    def has_late_failures(self) -> bool:
+        """Whether there is something that `late_failures` would tell."""
+        return self._core.is_extended and len(self.state.lanes.failures) > 0
+
+    def late_failures(self) -> Iterator[Body]:
+        """Tell a client that understands it of requests that failed since it was last answered; not
+        while the bytes of `wrote` are being sent.
+        """
+        if self._core.is_extended:
+            yield from self._late_failures()
+
     def close(self) -> None:
         """Free everything that the client had."""
         self.state.close()
