@@ -231,6 +231,7 @@ def _settings(options: Options, store: FilesAndCache) -> ServerSettings:
         store,
         secret=security.secret,
         tls=security.tls,
+        allowed=security.allowed,
         dial=CourierService(ClientSettings(secret=security.secret, tls=client_tls)),
     )
 
@@ -241,6 +242,7 @@ def _announce(port: int, options: Options, store: FilesAndCache, devices: Sequen
     print(f"  endpoint       : {host}:{port}")
     for title, text in storage_words(options.storage, store).items():
         print(f"  {title:<15}: {text}")
+    print(f"  clients from   : {options.security.places or 'anywhere'}")
     print(f"  clients need   : {options.security.words}")
     print("Devices:")
     for device in devices:

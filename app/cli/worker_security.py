@@ -3,7 +3,9 @@ to say when somebody else might be served.
 """
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Final
 
@@ -11,8 +13,10 @@ from app.cli.flags.parser import Parsed
 from app.cli.flags.securing import file_remarks, secret_in_file, secret_in_variable
 from app.errors import ConfigError
 from app.rpc_backend.streams.settings import ServerTls
+from app.rpc_backend.worker.allowed import Network
 
 _SECRET_FLAG: Final = "--secret-file"
+_ALLOW_FLAG: Final = "--allow"
 _BAR: Final = "!" * 76
 
 
@@ -23,6 +27,12 @@ class Security:
     secret: bytes | None = field(default=None, repr=False)
     tls: ServerTls | None = None
     remarks: tuple[str, ...] = ()
+    allowed: tuple[Network, ...] = ()
+
+    @property
+    def places(self) -> str:
+        """Where clients may come from, in words; empty for anywhere."""
+        return ", ".join(map(str, self.allowed))
 
     @property
     def words(self) -> str:
@@ -42,6 +52,14 @@ def add_security_flags(parser: argparse.ArgumentParser) -> None:
         help="serve only main hosts that know the secret in this file: llama-serve's "
         "--rpc-secret-file; stock ones cannot",
     )
+    add(
+        _ALLOW_FLAG,
+        action="append",
+        default=[],
+        metavar="ADDRESS,...",
+        help="serve only these addresses and networks (192.168.1.5, 10.0.0.0/24, fd00::/8); "
+        "repeatable (default: all)",
+    )
 
 
 def read_security(args: argparse.Namespace, environment: Parsed) -> Security:
@@ -52,7 +70,17 @@ def read_security(args: argparse.Namespace, environment: Parsed) -> Security:
     path = args.secret_file
     secret = secret_in_variable(environment) if path is None else secret_in_file(_SECRET_FLAG, path)
     remarks = (*file_remarks(_SECRET_FLAG, path), *file_remarks("--tls-key", args.tls_key))
-    return Security(secret, _tls(args), remarks)
+    return Security(secret, _tls(args), remarks, _allowed(args.allow))
+
+
+def _allowed(texts: Sequence[str]) -> tuple[Network, ...]:
+    entries = [entry.strip() for text in texts for entry in text.split(",")]
+    try:
+        return tuple(ip_network(entry, strict=False) for entry in entries)
+    except ValueError as error:
+        raise ConfigError(
+            f"{_ALLOW_FLAG}: {error}: expected addresses or networks such as 10.0.0.0/24"
+        ) from None
 
 
 def _tls(args: argparse.Namespace) -> ServerTls | None:
@@ -74,11 +102,12 @@ def open_warning(host: str, security: Security) -> str:
         return ""
     if security.secret is None:
         what = "encryption but no secret" if security.tls else "no secret and no encryption"
+        whence = f" from {security.places}" if security.allowed else ""
         return (
             f"\n{_BAR}\nWARNING: listening on {host}, which other machines can reach. There is\n"
-            f"{what}: whoever reaches this port can use the\n"
+            f"{what}: whoever reaches this port{whence} can use the\n"
             "devices of this machine. Never expose it to an open network, or see\n"
-            f"--secret-file and --tls-cert.\n{_BAR}\n"
+            f"{_SECRET_FLAG}, --tls-cert and {_ALLOW_FLAG}.\n{_BAR}\n"
         )
     if security.tls is None:
         return (

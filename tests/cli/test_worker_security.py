@@ -123,6 +123,20 @@ def test_an_open_address_is_as_loud_as_it_is_dangerous(host: str) -> None:
     assert open_warning(host, Security(SECRET, TLS)) == ""
 
 
+def test_the_list_of_addresses_is_read_and_said() -> None:
+    argv = ["--allow", "10.0.0.7/24, ::1", "--allow", "192.168.1.5"]
+    security = parse_options(argv, {}).security
+    assert security.places == "10.0.0.0/24, ::1/128, 192.168.1.5/32"
+    assert parse_options([], {}).security.places == ""
+    assert f"this port from {security.places} can" in open_warning("0.0.0.0", security)
+
+
+@pytest.mark.parametrize("text", ["", "gpu-box", "10.0.0.0/33", "10.0.0.1,", "10.0.0.0-9"])
+def test_what_is_no_address_is_refused_and_quoted(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"--allow: .*expected addresses or networks"):
+        parse_options(["--allow", text], {})
+
+
 def test_what_clients_need_is_said_in_words() -> None:
     assert Security().words == "nothing"
     assert Security(SECRET).words == "a secret"

@@ -9,7 +9,7 @@ has arrived. Whatever goes wrong during an exchange ends the group.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,6 +21,7 @@ from app.ggml.types import TRAITS, GGMLType
 from app.rpc_backend.errors import GroupError
 from app.rpc_backend.wire.layout import Body
 from app.rpc_backend.wire.messages import CommInit
+from app.rpc_backend.worker.allowed import Network
 from app.rpc_backend.worker.buffers import Region
 from app.rpc_backend.worker.link import Link, LinkLimits, accept_link, open_link
 
@@ -54,13 +55,15 @@ class Groups:
         host: str = "127.0.0.1",
         limits: LinkLimits | None = None,
         has_left: Callable[[], bool] = lambda: False,
+        allowed: Sequence[Network] = (),
     ) -> None:
-        """`host` is where rank 0 listens; `has_left` tells whether the client has gone, so that
-        nobody waits for its sake.
+        """`host` is where rank 0 listens, for rank 1 from an allowed address; `has_left` tells
+        whether the client has gone, so that nobody waits for its sake.
         """
         self._host = host
         self._limits = limits or LinkLimits()
         self._has_left = has_left
+        self._allowed = allowed
         self._members: dict[int, tuple[int, Link]] = {}
 
     def join(self, message: CommInit) -> None:
@@ -77,7 +80,9 @@ class Groups:
         if message.device in self._members:
             raise GroupError(f"device {message.device} is in a group already")
         if message.rank == 0:
-            link = accept_link(self._host, message.port, self._limits, self._has_left)
+            link = accept_link(
+                self._host, message.port, self._limits, self._has_left, self._allowed
+            )
         else:
             host = message.host.partition(b"\0")[0].decode("ascii", "replace")
             link = open_link(host, message.port, self._limits, self._has_left)

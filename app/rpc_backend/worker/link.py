@@ -11,7 +11,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final
@@ -20,6 +20,7 @@ from app.rpc_backend.errors import GroupError
 from app.rpc_backend.rdma import decline
 from app.rpc_backend.wire.constants import CAPABILITY_BYTES, PLAIN_TCP
 from app.rpc_backend.wire.layout import Body
+from app.rpc_backend.worker.allowed import Network, is_allowed
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +40,14 @@ class LinkLimits:
     stall_s: float = 600.0
 
 
-def accept_link(host: str, port: int, limits: LinkLimits, has_left: Callable[[], bool]) -> "Link":
-    """Listen on one address and port until the other worker connects.
+def accept_link(
+    host: str,
+    port: int,
+    limits: LinkLimits,
+    has_left: Callable[[], bool],
+    allowed: Sequence[Network] = (),
+) -> "Link":
+    """Listen on one address and port until the other worker connects, from an allowed address.
 
     Raises: GroupError.
     """
@@ -57,6 +64,9 @@ def accept_link(host: str, port: int, limits: LinkLimits, has_left: Callable[[],
             sock, address = listener.accept()
         except OSError as error:
             raise GroupError(f"rank 1 was lost while it connected: {error.strerror}") from None
+    if not is_allowed(address[0], allowed):
+        sock.close()
+        raise GroupError(f"rank 1 at {address[0]}: not in --allow")
     link = Link(sock, f"rank 1 at {address[0]}", limits, has_left)
     return link.greet(is_first=False)
 

@@ -22,6 +22,7 @@ from app.rpc_backend.streams.settings import ServerTls
 from app.rpc_backend.wire.constants import NEWEST
 from app.rpc_backend.worker.access import Access
 from app.rpc_backend.worker.all_reduce import Groups
+from app.rpc_backend.worker.allowed import Network, is_allowed
 from app.rpc_backend.worker.link import LinkLimits
 from app.rpc_backend.worker.mail import DELIVERY_TIMEOUT_S, Mail
 from app.rpc_backend.worker.mailbox import Mailboxes
@@ -40,8 +41,9 @@ _ACCEPT_PAUSE_S: Final = 0.1
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
     """How the worker treats its clients. With a `secret` only those that know it are served, with
-    `tls` only those that speak TLS. `dial` connects to another worker that a client names, None to
-    refuse that; a delivery from one is waited for `delivery_timeout_s`.
+    `tls` only those that speak TLS, with `allowed` only those at its addresses. `dial` connects to
+    another worker that a client names, None to refuse that; a delivery from one is waited for
+    `delivery_timeout_s`.
     """
 
     version: int = NEWEST
@@ -51,6 +53,7 @@ class ServerSettings:
     link_limits: LinkLimits = field(default_factory=LinkLimits)
     secret: bytes | None = field(default=None, repr=False)
     tls: ServerTls | None = None
+    allowed: tuple[Network, ...] = ()
     dial: Dial | None = None
     delivery_timeout_s: float = DELIVERY_TIMEOUT_S
 
@@ -155,6 +158,10 @@ class RpcServer:
             return
         host, port = address[:2]
         name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        if not is_allowed(host, self._settings.allowed):
+            log.warning("%s: refused: its address is not in --allow", name)
+            sock.close()
+            return
         if self.n_clients >= self._settings.max_clients and not self._make_room("too many clients"):
             log.warning("%s: refused: %d clients hold memory here", name, self.n_clients)
             sock.close()
@@ -168,7 +175,7 @@ class RpcServer:
         peer = Peer(sock, name, session, self._tls, settings.hello_timeout_s, self._forget)
         here = self._listener.getsockname()[0]
         session.state.lanes.on_failure = peer.tell_failures
-        session.state.groups = Groups(here, settings.link_limits, peer.has_left)
+        session.state.groups = Groups(here, settings.link_limits, peer.has_left, settings.allowed)
         session.state.mail = Mail(
             self._mailboxes, settings.dial, peer.has_left, settings.delivery_timeout_s
         )
