@@ -14,11 +14,11 @@ from tests.helpers.assets import PROJECT_ROOT
 from tests.helpers.native import native_library
 
 RUNS: Final = {
-    "worker-native": ("--target", "worker", "--rounds", "150"),
+    "worker-native": ("--target", "worker", "--rounds", "120"),
     "worker-native-two-threads": ("--target", "worker", "--rounds", "80", "--threads", "2"),
-    "worker-portable": ("--target", "worker", "--rounds", "80", "--level", "portable"),
-    "worker-reference": ("--target", "worker", "--rounds", "100", "--executor", "reference"),
-    "server": ("--target", "server", "--rounds", "120"),
+    "worker-portable": ("--target", "worker", "--rounds", "60", "--level", "portable"),
+    "worker-reference": ("--target", "worker", "--rounds", "80", "--executor", "reference"),
+    "server": ("--target", "server", "--rounds", "60"),
     "replies": ("--target", "replies", "--rounds", "80"),
 }
 
