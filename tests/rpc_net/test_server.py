@@ -199,6 +199,17 @@ def test_each_connection_leaves_one_line_with_its_numbers(
     )
 
 
+def test_a_client_that_leaves_when_it_hears_the_version_is_told_apart(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with serving([NullDevice()], ServerSettings(7)) as server:
+        with raw_client(server):
+            pass
+        eventually(lambda: server.n_clients == 0)
+    (line,) = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert line.endswith("heard v7.0.0: a stock one speaks only its own version (--protocol)")
+
+
 def test_failures_are_counted_in_the_line(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with serving([NullDevice()]) as server:

@@ -87,6 +87,11 @@ class WorkerCore:
             self._state = _State.OPEN
 
     @property
+    def has_only_greeted(self) -> bool:
+        """Whether the client has said HELLO and nothing more."""
+        return self.is_open and not self.is_extended and self._n_requests == 1
+
+    @property
     def is_between_requests(self) -> bool:
         """Whether nothing of a next request has arrived."""
         return self._command is None and not self._buffer.n_unread

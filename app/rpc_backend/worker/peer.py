@@ -136,6 +136,11 @@ class Peer:
                 stream.settimeout(None if greeted else remaining(deadline))
         if self._bytes_in and not self._session.is_between_requests:
             raise SessionError(f"closed by the client {self._session.position}")
+        if self._session.has_only_greeted and self._stop_reason is None:
+            raise SessionError(
+                f"closed by the client when it heard v{VERSIONS[state.version]}: "
+                "a stock one speaks only its own version (--protocol)"
+            )
 
     def _send(self, pieces: Iterator[Body]) -> None:
         assert self._stream is not None

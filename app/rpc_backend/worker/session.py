@@ -71,6 +71,11 @@ class Session:
         return self._core.is_extended
 
     @property
+    def has_only_greeted(self) -> bool:
+        """Whether the client has said HELLO and nothing more."""
+        return self._core.has_only_greeted
+
+    @property
     def is_between_requests(self) -> bool:
         """Whether this is a moment at which a client may leave."""
         return self._core.is_between_requests
