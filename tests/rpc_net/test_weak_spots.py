@@ -2,7 +2,8 @@
 
 After every blow the same worker gives another client, who was there before, the same answer to the
 bit. What exactly is refused and how is in `test_session.py`, `test_server.py`,
-`test_tensor_cache.py` and `tests/kernels/test_limits.py`.
+`test_tensor_cache.py` and `tests/kernels/test_limits.py`; that a command waits for the buffers that
+it touches and for no other device is in `test_lanes.py`.
 """
 
 import socket
@@ -15,9 +16,9 @@ from typing import Final
 import numpy as np
 import pytest
 
-from app.devices.base import Device
+from app.devices.base import Device, DeviceKind
 from app.devices.host_memory import touched_bytes
-from app.errors import GraphError
+from app.errors import DeviceLostError, GraphError
 from app.ggml.graph import Graph
 from app.ggml.ops import FORBIDDEN_OPS, Op
 from app.ggml.tensor import Tensor, TensorFlag, new_tensor
@@ -134,6 +135,42 @@ def test_a_failure_closes_without_a_word(
     with attacker(server) as attack:
         attack.strike(graph_of(attack.tensor(), node(attack, op=int(Op.SUM_ROWS))))
     eventually(lambda: any("SUM_ROWS" in r.getMessage() for r in caplog.records))
+
+
+def test_a_failure_costs_the_main_host_a_typed_error() -> None:
+    with serving([native_cpu()]) as dying:
+        (device,) = open_workers([f"127.0.0.1:{dying.port}"])
+    with pytest.raises(DeviceLostError, match=f"RPC worker {device.connection.endpoint}"):
+        device.synchronize()
+    with suppress(DeviceLostError):
+        device.close()
+
+
+def test_a_worker_says_what_it_cannot_run(
+    server: RpcServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with own_client(server) as device:
+        rows = new_tensor(F32, (16, 1), "rows")
+        loss = Tensor(F32, (1, 1, 1, 1), (4, 4, 4, 4), Op.CROSS_ENTROPY_LOSS, src=(rows, rows))
+        assert "CROSS_ENTROPY_LOSS" in (device.unsupported([loss]) or "")
+    with attacker(server) as attack:
+        unknown = node(attack, op=int(Op.CROSS_ENTROPY_LOSS), src=(1, 1) + (0,) * 8)
+        attack.strike(graph_of(attack.tensor(), unknown))
+    eventually(lambda: any("CROSS_ENTROPY_LOSS" in r.getMessage() for r in caplog.records))
+
+
+def test_a_device_is_of_its_own_kind(server: RpcServer) -> None:
+    with own_client(server) as device:
+        assert device.facts is not None
+        assert device.facts.kind is DeviceKind.CPU
+
+
+def test_handles_and_addresses_are_no_pointers(server: RpcServer) -> None:
+    lines = Path("/proc/self/maps").read_text("utf-8").splitlines()
+    ranges = [[int(end, 16) for end in line.split()[0].split("-")] for line in lines]
+    with attacker(server) as attack:
+        for number in (attack.handle, attack.base):
+            assert not any(start <= number < end for start, end in ranges), hex(number)
 
 
 def test_a_null_buffer_with_data(server: RpcServer) -> None:
