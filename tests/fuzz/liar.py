@@ -22,6 +22,7 @@ from app.rpc_backend.worker.mail import Mail
 from tests.fuzz.census import CountedSession
 from tests.fuzz.dice import Dice
 from tests.fuzz.lies import CLOSE, PAUSE, distorted
+from tests.helpers.fake_worker import shut
 
 STALL_S: Final = 0.15
 WAIT_S: Final = 10.0
@@ -42,40 +43,52 @@ class Manner:
 
 @contextmanager
 def liar(dice: Dice, manner: Manner) -> Iterator[str]:
-    """Listen for one client; yield the endpoint."""
+    """Listen for clients, whose number is the client's choice; yield the endpoint."""
     listener = socket.create_server(("127.0.0.1", 0))
-    listener.settimeout(WAIT_S)
     end = threading.Event()
-    thread = threading.Thread(target=_lie, args=(listener, dice, manner, end), name="liar")
-    thread.start()
+    sockets: list[socket.socket] = []
+    threads: list[threading.Thread] = []
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                sock, _ = listener.accept()
+                sockets.append(sock)
+                work = (sock, Dice(dice.u64()), manner, end)
+                threads.append(threading.Thread(target=_lie, args=work, name="liar"))
+                threads[-1].start()
+
+    acceptor = threading.Thread(target=accept, name="liar's door")
+    acceptor.start()
     try:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
     finally:
         end.set()
-        with suppress(OSError):
-            listener.shutdown(socket.SHUT_RDWR)
+        shut(listener)
+        acceptor.join()
         listener.close()
-        thread.join()
+        for sock in sockets:
+            shut(sock)
+        for thread in threads:
+            thread.join()
 
 
-def _lie(listener: socket.socket, dice: Dice, manner: Manner, end: threading.Event) -> None:
-    with suppress(OSError, LlamaServeError):
-        sock, _ = listener.accept()
-        with sock:
-            sock.settimeout(WAIT_S)
-            if manner.tls is not None and dice.chance(0.2):
-                sock.sendall(dice.randbytes(dice.randrange(1, 300)))
-            stream = admit(sock, manner.tls, time.monotonic() + STALL_S)
-            if stream is None:
-                return
-            access = replace(manner.access, certificate=stream.certificate_digest)
-            session = CountedSession([NullDevice(total=_TOTAL)], manner.version, access=access)
-            session.state.groups = Groups(limits=LinkLimits(_BRIEF_S, _BRIEF_S, _BRIEF_S))
-            session.state.mail = Mail(timeout_s=_BRIEF_S)
-            try:
-                _serve(sock, stream, session, dice, end)
-            finally:
-                session.close()
+def _lie(sock: socket.socket, dice: Dice, manner: Manner, end: threading.Event) -> None:
+    with suppress(OSError, LlamaServeError), sock:
+        sock.settimeout(WAIT_S)
+        if manner.tls is not None and dice.chance(0.2):
+            sock.sendall(dice.randbytes(dice.randrange(1, 300)))
+        stream = admit(sock, manner.tls, time.monotonic() + STALL_S)
+        if stream is None:
+            return
+        access = replace(manner.access, certificate=stream.certificate_digest)
+        session = CountedSession([NullDevice(total=_TOTAL)], manner.version, access=access)
+        session.state.groups = Groups(limits=LinkLimits(_BRIEF_S, _BRIEF_S, _BRIEF_S))
+        session.state.mail = Mail(timeout_s=_BRIEF_S)
+        try:
+            _serve(sock, stream, session, dice, end)
+        finally:
+            session.close()
 
 
 def _serve(
