@@ -72,6 +72,11 @@ class ClientCore:
         return self._n_requests
 
     @property
+    def has_failed(self) -> bool:
+        """Whether the worker broke the protocol, after which nothing can be asked."""
+        return self._failed
+
+    @property
     def n_expected(self) -> int:
         """Number of replies that are due."""
         return len(self._expected)
