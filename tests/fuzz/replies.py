@@ -25,8 +25,8 @@ from app.rpc_backend.client.connect import open_workers
 from app.rpc_backend.client.connection import ClientSettings
 from app.rpc_backend.client.device import RpcDevice
 from app.rpc_backend.client.group import WorkerPair
+from app.rpc_backend.client.pulse import TransportLimits
 from app.rpc_backend.client.strided import Pieces, get_tensor_2d, set_tensor_2d
-from app.rpc_backend.client.transport import TransportLimits
 from app.rpc_backend.errors import LocalProtocolError
 from app.rpc_backend.streams.context import WorkerContext, worker_context
 from app.rpc_backend.streams.settings import ClientTls
@@ -50,6 +50,7 @@ SETTINGS: Final = ClientSettings(
     hash_threshold_bytes=256,
 )
 _SECRET: Final = b"a secret"
+_HAS_PAIRS: Final = 8
 _ERRORS: Final = ("a failure in the place of a reply", "a failure between replies")
 
 
@@ -92,6 +93,7 @@ class ReplyTarget:
                 self._use(dice, device, other)
                 self.outcomes["all answered"] += 1
             except LlamaServeError as error:
+                _judge(error)
                 self.outcomes[type(error).__name__] += 1
             except FutureTimeoutError:
                 raise AssertionError(f"a reply was still awaited after {HANG_S} s") from None
@@ -140,9 +142,15 @@ class ReplyTarget:
             try:
                 dice.choice(calls)()
                 self.outcomes["calls answered"] += 1
-            except LlamaServeError:
+            except LlamaServeError as error:
+                _judge(error)
                 self.outcomes["calls failed"] += 1
         device.synchronize()
+
+
+def _judge(error: LlamaServeError) -> None:
+    """Whatever a worker does, it is never this end that spoke out of turn."""
+    assert not isinstance(error, LocalProtocolError), repr(error)
 
 
 def _close(device: RpcDevice) -> None:
@@ -237,7 +245,8 @@ def _calls_of_two(dice: Dice, first: RpcDevice, second: RpcDevice) -> list[Calla
         first.push(pair[0], second, pair[1])
         second.synchronize()
 
-    return [reduce, push, push]
+    has_pairs = min(d.connection.version.major for d in (first, second)) >= _HAS_PAIRS
+    return [reduce, push, push] if has_pairs else [push]
 
 
 def _weight(tensor: Tensor, hash_: int) -> Weight:

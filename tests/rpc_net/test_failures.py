@@ -1,6 +1,7 @@
 """Failures that a worker of our own tells of: who gets them, and what goes on regardless."""
 
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -10,12 +11,12 @@ import pytest
 from app.errors import DeviceLostError, GraphError, LlamaServeError, OutOfMemoryError
 from app.rpc_backend.client.connection import ClientSettings, WorkerConnection
 from app.rpc_backend.client.endpoint import parse_endpoint
-from app.rpc_backend.client.transport import TransportLimits
+from app.rpc_backend.client.pulse import TransportLimits
 from app.rpc_backend.wire import extensions as x
 from app.rpc_backend.wire import messages as m
 from tests.helpers.eventually import eventually
 from tests.helpers.fake_worker import fake_worker, read, wait_for_end
-from tests.helpers.rpc_frames import HELLO, response, u64
+from tests.helpers.rpc_frames import HELLO, frame, response, u64
 
 EXTENDED = response(bytes([8, 0, 0, x.Announced.EXTENDED]) + bytes(24))
 PING, FACTS, FREE = 9 + 8, 9 + 4, 9 + 8
@@ -99,6 +100,44 @@ def test_everything_under_way_behind_a_failure_fails_with_it() -> None:
         assert asked(connection).result(5) == b"later"
 
 
+def test_a_failure_ends_with_those_under_way_also_when_one_of_them_fails_by_itself() -> None:
+    def script(sock: socket.socket) -> None:
+        read(sock, FREE + 2 * FACTS)
+        sock.sendall(failed(0) + failed(1, text="DEVICE_FACTS: no") + response(b"behind"))
+        read(sock, FACTS)
+        sock.sendall(response(b"later"))
+        wait_for_end(sock)
+
+    with connected(script) as connection:
+        connection.tell(m.FreeBuffer(1), flush=False)
+        own, behind = asked(connection), asked(connection)
+        with pytest.raises(GraphError, match="DEVICE_FACTS: no"):
+            own.result(5)
+        with pytest.raises(GraphError, match="FREE_BUFFER: no"):
+            behind.result(5)
+        assert asked(connection).result(5) == b"later"
+
+
+def test_what_has_to_be_said_is_said_in_spite_of_a_failure(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    freed: list[bytes] = []
+
+    def script(sock: socket.socket) -> None:
+        read(sock, FREE)
+        sock.sendall(failed(0))
+        freed.append(read(sock, FREE))
+        wait_for_end(sock)
+
+    with connected(script) as connection:
+        connection.tell(m.FreeBuffer(1))
+        eventually(lambda: "FREE_BUFFER: no" in caplog.text)
+        connection.tell(m.FreeBuffer(2), regardless=True)
+        eventually(lambda: freed == [frame(4, u64(2))])
+        with pytest.raises(GraphError, match="FREE_BUFFER: no"):
+            asked(connection)
+
+
 def test_a_failure_that_nobody_waits_behind_meets_the_next_call(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -155,6 +194,24 @@ def test_an_idle_worker_is_asked_for_a_sign_of_life() -> None:
     limits = TransportLimits(ping_after_s=0.05, ping_timeout_s=20)
     with connected(script, limits) as connection:
         eventually(lambda: len(pings) == 3)
+        assert connection.cause is None
+
+
+def test_a_worker_that_has_not_read_all_yet_may_take_its_time_for_a_sign_of_life() -> None:
+    """It reads nothing while what it read last waits for a graph."""
+    pings = []
+
+    def script(sock: socket.socket) -> None:
+        read(sock, FREE + PING)
+        threading.Event().wait(0.6)
+        pings.append(response(u64(0)))
+        sock.sendall(pings[0])
+        wait_for_end(sock)
+
+    limits = TransportLimits(30, ping_after_s=0.05, ping_timeout_s=0.2)
+    with connected(script, limits) as connection:
+        connection.tell(m.FreeBuffer(1))
+        eventually(lambda: len(pings) == 1)
         assert connection.cause is None
 
 

@@ -23,6 +23,7 @@ from app.rpc_backend.client.device import RpcDevice
 from app.rpc_backend.wire.constants import KEPT_GRAPHS
 from app.rpc_backend.wire.messages import GetAlignment, SizeReply
 from app.rpc_backend.worker.server import RpcServer, ServerSettings
+from tests.helpers.eventually import eventually
 from tests.helpers.held_device import HeldDevice
 from tests.helpers.rpc_link import serving, spread, spread_graph
 
@@ -226,6 +227,27 @@ def test_a_graph_refused_while_it_is_sent_is_not_counted_as_kept(
         device.synchronize()
         assert null.calls["compute"] == 1
         device.close()
+
+
+def test_memory_and_connection_are_given_back_in_spite_of_a_failure(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    held = HeldDevice()
+    held.gate.set()
+    held.broken = True
+    with serving([held]) as server:
+        device = open_one(server)
+        b = GraphBuilder()
+        graph = b.finish(b.scale(b.input(F32, (4,), "x"), 2.0))
+        spread_graph(device, graph)
+        more = device.alloc(64, BufferUsage.ANY)
+        device.compute(graph)
+        eventually(lambda: "the graph broke" in caplog.text)
+        device.free(more)
+        eventually(lambda: held.calls["free"] == 1)
+        device.close()
+        eventually(lambda: server.n_clients == 0)
+        assert held.calls["free"] == 2
 
 
 def test_no_memory_is_an_error_with_the_numbers() -> None:

@@ -14,7 +14,8 @@ from app.ggml.types import GGMLType
 from app.rpc_backend.client.connect import open_workers
 from app.rpc_backend.client.connection import ClientSettings
 from app.rpc_backend.client.device import RpcDevice
-from app.rpc_backend.client.transport import TransportLimits
+from app.rpc_backend.client.pulse import TransportLimits
+from app.rpc_backend.client.transport import Transport
 from tests.helpers.fake_worker import Script, fake_worker, introduce, read, wait_for_end
 from tests.helpers.rpc_frames import response, u64
 
@@ -40,12 +41,12 @@ def device_of(script: Script, settings: ClientSettings = SETTINGS) -> Iterator[R
             device.close()
 
 
-def give_buffer(sock: socket.socket, size: int = 1 << 30) -> None:
+def give_buffer(sock: socket.socket, size: int = 1 << 30, base: int = 1 << 40) -> None:
     """Answer ALLOC_BUFFER and BUFFER_GET_BASE."""
     read(sock, 21)
     sock.sendall(response(u64(5, size)))
     read(sock, 17)
-    sock.sendall(response(u64(1 << 40)))
+    sock.sendall(response(u64(base)))
 
 
 def tensor_in(device: RpcDevice, n: int = 1 << 28) -> Tensor:
@@ -132,6 +133,33 @@ def test_a_reply_of_the_wrong_size_ends_the_connection() -> None:
         future = device.get_tensor(tensor_in(device), 0, 1000)
         with pytest.raises(DeviceLostError, match=r"broke the protocol.*9223372036854775808"):
             future.result(10)
+
+
+@pytest.mark.parametrize(
+    ("size", "base"), [(1 << 29, 1 << 40), (1 << 30, 0), (1 << 30, (1 << 64) - (1 << 30) + 1)]
+)
+def test_a_buffer_that_cannot_be_is_refused(size: int, base: int) -> None:
+    def script(sock: socket.socket) -> None:
+        give_buffer(sock, size, base)
+        wait_for_end(sock)
+
+    with device_of(script) as device:
+        with pytest.raises(DeviceLostError, match=f"buffer of {size} bytes at {base:#x}: expected"):
+            tensor_in(device)
+        assert device.connection.cause is None
+
+
+def test_a_buffer_may_end_where_addresses_do() -> None:
+    def script(sock: socket.socket) -> None:
+        give_buffer(sock, base=(1 << 64) - (1 << 30))
+        read(sock, 9 + 312)
+        sock.sendall(response(b"abcd"))
+        wait_for_end(sock)
+
+    with device_of(script) as device:
+        x = tensor_in(device)
+        x.offset = (1 << 30) - 4
+        assert device.get_tensor(x, 0, 4).result(10) == b"abcd"
 
 
 def test_closing_fails_whoever_still_waits() -> None:
@@ -243,3 +271,32 @@ def test_large_parts_arrive_whole_and_in_order() -> None:
     for i, size in enumerate(sizes):
         assert received[header : header + size] == bytes([i + 1]) * size
         del received[: header + size]
+
+
+def test_who_asks_while_a_broken_protocol_is_noticed_is_told_of_the_loss(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def script(sock: socket.socket) -> None:
+        give_buffer(sock)
+        read(sock, 9 + 312)
+        sock.sendall(u64(1 << 63))
+        wait_for_end(sock)
+
+    noticed, asked = threading.Event(), threading.Event()
+    fail = Transport.fail
+
+    def slow_fail(transport: Transport, cause: str) -> None:
+        noticed.set()
+        assert asked.wait(20)
+        fail(transport, cause)
+
+    with device_of(script) as device:
+        tensor = tensor_in(device)
+        monkeypatch.setattr(Transport, "fail", slow_fail)
+        device.get_tensor(tensor, 0, 1000)
+        assert noticed.wait(20)
+        try:
+            with pytest.raises(DeviceLostError, match="broke the protocol"):
+                device.get_tensor(tensor, 0, 1000)
+        finally:
+            asked.set()

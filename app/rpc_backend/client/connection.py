@@ -15,9 +15,10 @@ from app.errors import DeviceLostError
 from app.rpc_backend.client.endpoint import Endpoint
 from app.rpc_backend.client.handshake import shake_hands
 from app.rpc_backend.client.kept_graphs import KeptGraphs
+from app.rpc_backend.client.pulse import TransportLimits
 from app.rpc_backend.client.route import Route
 from app.rpc_backend.client.secure import Trust
-from app.rpc_backend.client.transport import Transport, TransportLimits
+from app.rpc_backend.client.transport import Transport
 from app.rpc_backend.client.waiters import OnFailure, ReplyBody
 from app.rpc_backend.streams.settings import ClientTls
 from app.rpc_backend.wire.constants import (
@@ -68,7 +69,10 @@ class WorkerConnection:
         self._kept = KeptGraphs(core.version.major)
         self._n_failures_seen = 0
         self.hash_threshold_bytes = _threshold(settings, is_own=self.is_extended)
-        self._transport = Transport(stream, core, endpoint, settings.limits)
+        try:
+            self._transport = Transport(stream, core, endpoint, settings.limits)
+        except (OSError, RuntimeError) as error:
+            raise DeviceLostError(f"RPC worker {endpoint}: not opened: {error}") from None
         self._n_users = 0
         self._door: bytes | None = None
         self._n_deliveries = 0

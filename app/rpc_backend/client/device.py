@@ -2,25 +2,23 @@
 
 Writing, clearing and computing only send; reading returns a future; nothing waits but what needs an
 answer to go on (making a buffer, memory, alloc sizes, copies). A graph with a uid is sent once and
-named afterwards, for as long as the worker keeps it. Which requests a tensor needs follows the
-stock client: INIT_TENSOR and GET_ALLOC_SIZE for quantised tensors whose rows are not a multiple of
-512 elements, GET_ALLOC_SIZE for operations that may want scratch.
+named afterwards, for as long as the worker keeps it. Buffers and places are `memory.py`'s.
 """
 
+import logging
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Final
 
 from app.devices.base import BufferUsage, Bytes, DeviceInfo, DeviceKind, DeviceMemory, Weight
-from app.errors import DeviceLostError, GraphError, OutOfMemoryError
+from app.errors import DeviceLostError, GraphError
 from app.ggml.graph import Graph
 from app.ggml.ops import FORBIDDEN_OPS, VIEW_OPS, Op
-from app.ggml.tensor import MAX_SRC, Buffer, Tensor
-from app.ggml.types import TRAITS
+from app.ggml.tensor import Buffer, Tensor
 from app.ggml.verify import KNOWN_OPS
 from app.rpc_backend.client.connection import WorkerConnection
 from app.rpc_backend.client.facts import DeviceFacts, read_facts
+from app.rpc_backend.client.memory import RemoteMemory, RpcBuffer, check_range, needs_padding
 from app.rpc_backend.client.push import can_push, push
 from app.rpc_backend.client.upload import Upload
 from app.rpc_backend.errors import RemoteProtocolError
@@ -28,25 +26,11 @@ from app.rpc_backend.wire import messages as m
 from app.rpc_backend.wire.extensions import DeviceFacts as DeviceFactsRequest
 from app.rpc_backend.wire.extensions import WaitBuffer
 from app.rpc_backend.wire.graph_codec import describe_graph
-from app.rpc_backend.wire.tensor import NOWHERE, NULL_TENSOR, Place, WireTensor, to_wire
+from app.rpc_backend.wire.tensor import WireTensor
 
-_ROW_MULTIPLE: Final = 512
+log = logging.getLogger(__name__)
+
 _HOLD_BYTES: Final = 16 * 1024
-_MAY_NEED_SCRATCH: Final = frozenset(
-    {Op.FLASH_ATTN_EXT, Op.MUL_MAT, Op.MUL_MAT_ID, Op.CUMSUM, Op.ARGSORT, Op.TOP_K}
-)
-
-
-@dataclass(slots=True, eq=False)
-class RpcBuffer:
-    """A buffer on a worker; `base` is the address that tensors in it are told by."""
-
-    device: "RpcDevice"
-    handle: int
-    base: int
-    size: int
-    usage: BufferUsage
-    freed: bool = False
 
 
 class RpcDevice:
@@ -62,11 +46,8 @@ class RpcDevice:
         self._connection = connection
         self._index = index
         self._info = DeviceInfo(name, str(connection.endpoint), DeviceKind.REMOTE)
-        self._alignment = connection.call(m.GetAlignment(index), m.SizeReply, timeout_s).value
-        self._max_size = connection.call(m.GetMaxSize(index), m.SizeReply, timeout_s).value
+        self._memory = RemoteMemory(connection, index, name, timeout_s)
         self._facts = self._ask_facts(timeout_s) if connection.is_extended else None
-        self._alloc_sizes: dict[tuple[object, ...], int] = {}
-        self._buffers: set[RpcBuffer] = set()
         self._closed = False
         connection.retain()
 
@@ -107,11 +88,11 @@ class RpcDevice:
 
     def alignment(self) -> int:
         """Alignment in bytes that tensors need inside a buffer."""
-        return self._alignment
+        return self._memory.alignment
 
     def max_size(self) -> int:
         """Largest buffer in bytes."""
-        return self._max_size
+        return self._memory.max_size
 
     def alloc_size(self, tensor: Tensor) -> int:
         """Bytes that a tensor needs in a buffer, padding and scratch included; asks the worker
@@ -119,68 +100,35 @@ class RpcDevice:
 
         Raises: DeviceLostError.
         """
-        if not (_needs_padding(tensor) or tensor.op in _MAY_NEED_SCRATCH):
-            return tensor.nbytes
-        key = (tensor.type, tensor.op, tensor.params.raw, tensor.ne, tensor.nb)
-        size = self._alloc_sizes.get(key)
-        if size is None:
-            size = self._ask_alloc_size(tensor)
-            self._alloc_sizes[key] = size
-        return max(size, tensor.nbytes)
-
-    def _ask_alloc_size(self, tensor: Tensor) -> int:
-        sources = [
-            NULL_TENSOR if source is None else to_wire(source, NOWHERE, key=key)
-            for key, source in enumerate(tensor.src, 2)
-        ]
-        sources += [NULL_TENSOR] * (MAX_SRC - len(sources))
-        request = m.GetAllocSize(self._index, to_wire(tensor, NOWHERE), tuple(sources))
-        return self._connection.call(request, m.SizeReply).value
+        return self._memory.alloc_size(tensor)
 
     def alloc(self, size: int, usage: BufferUsage) -> RpcBuffer:
         """Make a buffer.
 
         Raises: OutOfMemoryError, DeviceLostError.
         """
-        call = self._connection.call
-        reply = call(m.AllocBuffer(self._index, size), m.AllocBufferReply)
-        if reply.buffer == 0:
-            memory = self.memory()
-            raise OutOfMemoryError(
-                f"{self._info.name} ({self._info.description}): no memory for a buffer of {size} "
-                f"bytes, {memory.free} of {memory.total} bytes are free"
-            )
-        base = call(m.BufferGetBase(reply.buffer), m.SizeReply).value
-        buffer = RpcBuffer(self, reply.buffer, base, reply.size, usage)
-        self._buffers.add(buffer)
-        return buffer
+        return self._memory.alloc(size, usage)
 
     def free(self, buffer: Buffer) -> None:
         """Give a buffer back; every kept graph of the worker is forgotten.
 
         Raises: DeviceLostError.
         """
-        own = self._own(buffer, "free")
-        own.freed = True
-        self._buffers.discard(own)
-        with self._connection.lock:
-            self._connection.kept.forget_all()
-            # A failure of something before it must not keep the memory.
-            self._connection.tell(m.FreeBuffer(own.handle), regardless=True)
+        self._memory.free(buffer)
 
     def clear(self, buffer: Buffer, value: int) -> None:
         """Fill a whole buffer with one byte value.
 
         Raises: DeviceLostError.
         """
-        self._connection.tell(m.BufferClear(self._own(buffer, "clear").handle, value))
+        self._connection.tell(m.BufferClear(self._memory.own(buffer, "clear").handle, value))
 
     def init_tensor(self, tensor: Tensor) -> None:
         """Tell of a quantised tensor whose rows are not a multiple of 512 elements.
 
         Raises: DeviceLostError, GraphError.
         """
-        if _needs_padding(tensor):
+        if needs_padding(tensor):
             self._connection.tell(m.InitTensor(self.describe(tensor)))
 
     def set_tensor(self, tensor: Tensor, data: Bytes, offset: int = 0) -> None:
@@ -190,7 +138,7 @@ class RpcDevice:
         Raises: DeviceLostError, GraphError.
         """
         view = memoryview(data).cast("B")
-        _check_range(tensor, offset, len(view))
+        check_range(tensor, offset, len(view))
         request = m.SetTensor(self.describe(tensor), 0, offset)
         self._connection.tell(request, view, flush=len(view) > _HOLD_BYTES)
 
@@ -208,7 +156,7 @@ class RpcDevice:
 
         Raises: DeviceLostError, GraphError.
         """
-        _check_range(tensor, offset, size)
+        check_range(tensor, offset, size)
         self._connection.tell(m.MemsetTensor(self.describe(tensor), offset, size, value))
 
     def get_tensor(self, tensor: Tensor, offset: int, size: int) -> Future[bytes]:
@@ -216,7 +164,7 @@ class RpcDevice:
 
         Raises: DeviceLostError, from the call or from the future; GraphError.
         """
-        _check_range(tensor, offset, size)
+        check_range(tensor, offset, size)
         return self._connection.ask_bytes(m.GetTensor(self.describe(tensor), offset, size))
 
     def copy_tensor(self, source: Tensor, target: Tensor) -> None:
@@ -270,7 +218,7 @@ class RpcDevice:
             if kept.has(device, graph.uid):
                 connection.tell(m.GraphRecompute(device, graph.uid))
                 return
-            connection.tell(describe_graph(graph, device, self._place))
+            connection.tell(describe_graph(graph, device, self._memory.place))
             kept.sent(device, graph.uid)
 
     def ops(self) -> frozenset[Op]:
@@ -297,7 +245,9 @@ class RpcDevice:
         Raises: DeviceLostError; what a worker of our own says of a request that failed.
         """
         connection = self._connection
-        handles = [buffer.handle for buffer in self._buffers] if connection.is_extended else []
+        handles = (
+            [buffer.handle for buffer in self._memory.buffers] if connection.is_extended else []
+        )
         answers = [connection.ask(WaitBuffer(handle), m.FlagReply) for handle in handles]
         connection.call(m.GetAlignment(self._index), m.SizeReply)
         for answer in answers:
@@ -309,10 +259,10 @@ class RpcDevice:
             return
         self._closed = True
         try:
-            for buffer in list(self._buffers):
+            for buffer in self._memory.buffers:
                 self.free(buffer)
-        except DeviceLostError:
-            self._buffers.clear()
+        except DeviceLostError as error:
+            log.debug("%s: its worker has freed everything: %s", self._info.name, error)
         self._connection.release()
 
     def describe(self, tensor: Tensor) -> WireTensor:
@@ -320,46 +270,4 @@ class RpcDevice:
 
         Raises: GraphError.
         """
-        return to_wire(tensor, self._place(tensor))
-
-    def _own(self, buffer: Buffer, what: str) -> RpcBuffer:
-        if not isinstance(buffer, RpcBuffer) or buffer.device is not self or buffer.freed:
-            raise GraphError(f"{self._info.name}: {what}: expected a live buffer of this device")
-        return buffer
-
-    def _buffer_of(self, tensor: Tensor) -> RpcBuffer | None:
-        """The buffer of a tensor or of what it looks at, if it is on this connection and alive."""
-        buffer = tensor.buffer
-        if buffer is None and tensor.view_src is not None:
-            buffer = tensor.view_src.buffer
-        if isinstance(buffer, RpcBuffer) and not buffer.freed:
-            return buffer if buffer.device.connection is self._connection else None
-        return None
-
-    def _place(self, tensor: Tensor) -> Place:
-        buffer = self._buffer_of(tensor)
-        if buffer is None:
-            raise GraphError(
-                f"tensor '{tensor.name}' ({tensor.op.name}): expected memory on {self._info.name} "
-                f"({self._info.description})"
-            )
-        offset = tensor.offset
-        if tensor.buffer is None and tensor.view_src is not None:
-            offset = tensor.view_src.offset + tensor.view_offs
-        return Place(buffer.handle, buffer.base + offset)
-
-
-def _needs_padding(tensor: Tensor) -> bool:
-    return (
-        TRAITS[tensor.type].is_quantized
-        and tensor.ne[0] % _ROW_MULTIPLE != 0
-        and tensor.view_src is None
-    )
-
-
-def _check_range(tensor: Tensor, offset: int, size: int) -> None:
-    if offset < 0 or size < 0 or offset + size > tensor.nbytes:
-        raise GraphError(
-            f"tensor '{tensor.name}': bytes {offset} to {offset + size}: "
-            f"expected a range within its {tensor.nbytes}"
-        )
+        return self._memory.describe(tensor)

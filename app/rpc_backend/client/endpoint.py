@@ -15,6 +15,8 @@ from app.rpc_backend.wire.constants import DEFAULT_PORT
 
 log = logging.getLogger(__name__)
 
+Address = tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
+
 _KEEP_ALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 """A silent peer is declared dead after about a minute; options that a platform lacks are left."""
 
@@ -85,16 +87,24 @@ def connect(endpoint: Endpoint, deadline: float) -> socket.socket:
         ) from None
     reasons: dict[str, None] = {}
     for family, kind, protocol, _, address in found:
-        sock = socket.socket(family, kind, protocol)
         try:
-            sock.settimeout(max(deadline - time.monotonic(), 0.001))
-            sock.connect(address)
-            _tune(sock)
-            return sock
+            return _open((family, kind, protocol), address, deadline)
         except OSError as error:
-            sock.close()
             reasons[_reason(error)] = None
     raise DeviceLostError(f"RPC worker {endpoint}: {', '.join(reasons)}")
+
+
+def _open(kind: tuple[int, int, int], address: Address, deadline: float) -> socket.socket:
+    """Raises: OSError."""
+    sock = socket.socket(*kind)
+    try:
+        sock.settimeout(max(deadline - time.monotonic(), 0.001))
+        sock.connect(address)
+        _tune(sock)
+    except OSError:
+        sock.close()
+        raise
+    return sock
 
 
 def _tune(sock: socket.socket) -> None:

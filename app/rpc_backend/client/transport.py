@@ -21,17 +21,16 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Final
 
 from app.errors import DeviceLostError, LlamaServeError
 from app.rpc_backend.client.endpoint import Endpoint
 from app.rpc_backend.client.outbox import Outbox
+from app.rpc_backend.client.pulse import Pulse, TransportLimits
 from app.rpc_backend.client.waiters import OnFailure, ReplyBody, Waiters
 from app.rpc_backend.errors import RemoteProtocolError, VersionMismatchError
 from app.rpc_backend.streams.base import Stream
 from app.rpc_backend.wire.client_core import ClientCore, Reply
-from app.rpc_backend.wire.constants import Cmd
 from app.rpc_backend.wire.extensions import Ping
 from app.rpc_backend.wire.layout import Body
 from app.rpc_backend.wire.messages import Message
@@ -39,20 +38,6 @@ from app.rpc_backend.wire.messages import Message
 log = logging.getLogger(__name__)
 
 _MAX_HELD_BYTES: Final = 64 * 1024
-_MAX_TICK_S: Final = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class TransportLimits:
-    """How long a worker may show no sign of life while something is due, and how many bytes may
-    wait to be sent before `submit()` blocks; after how long without traffic a worker of our own is
-    asked for a sign of life, and how long it may take.
-    """
-
-    request_timeout_s: float = 600.0
-    max_queued_bytes: int = 64 * 1024 * 1024
-    ping_after_s: float = 15.0
-    ping_timeout_s: float = 15.0
 
 
 class Transport:
@@ -64,19 +49,26 @@ class Transport:
     def __init__(
         self, stream: Stream, core: ClientCore, endpoint: Endpoint, limits: TransportLimits
     ) -> None:
+        """Take the stream over; it is closed when that fails.
+
+        Raises: OSError, RuntimeError when this machine has no descriptors or threads left.
+        """
         self.bytes_received = 0
         self._stream = stream
         self._core = core
         self._endpoint = endpoint
         self._limits = limits
-        self._tick_s = _tick_s(limits)
         self._changed = threading.Condition()
         self._outbox = Outbox(stream)
         self._flushing = False
         self._waiters = Waiters(endpoint)
-        self._heard_at = time.monotonic()
+        self._pulse = Pulse(limits, self._outbox, self._waiters)
         self._cause: str | None = None
-        self._wake_reader, self._wake_writer = socket.socketpair()
+        try:
+            self._wake_reader, self._wake_writer = socket.socketpair()
+        except OSError:
+            stream.close()
+            raise
         stream.settimeout(0)
         self._threads = [
             threading.Thread(target=self._guard, args=(loop,), name=name, daemon=True)
@@ -86,8 +78,17 @@ class Transport:
             )
         ]
         self._n_running = len(self._threads)
-        for thread in self._threads:
-            thread.start()
+        self._start()
+
+    def _start(self) -> None:
+        for started, thread in enumerate(self._threads):
+            try:
+                thread.start()
+            except RuntimeError as error:
+                self.fail(str(error))
+                for _ in self._threads[started:]:
+                    self._leave()
+                raise
 
     @property
     def cause(self) -> str | None:
@@ -124,15 +125,17 @@ class Transport:
         with self._changed:
             while self._outbox.n_bytes > self._limits.max_queued_bytes and self._cause is None:
                 self._changed.wait()
-            if self._cause is not None:
-                raise DeviceLostError(self._cause)
+            if self._cause is not None or self._core.has_failed:
+                # The receiver thread may be about to say what exactly is wrong.
+                cause = self._cause or self._describe("the worker broke the protocol")
+                raise DeviceLostError(cause)
             error = None if regardless else self._waiters.take_failure()
             if error is not None:
                 raise error
             if on_failure is not None:
                 self._waiters.watch(self._core.n_requests, on_failure)
             frame, expected = self._core.request(message, len(view))
-            future = None if expected is None else self._waiters.add(expected)
+            future = self._waiters.add(expected)
             self._outbox.add(frame, view)
             if flush or future is not None or self._outbox.n_bytes > _MAX_HELD_BYTES:
                 self._flush()
@@ -212,11 +215,15 @@ class Transport:
             log.exception("%s: the connection's thread failed", self._endpoint)
             self.fail(f"internal error: {error!r}")
         finally:
-            with self._changed:
-                self._n_running -= 1
-                if self._n_running == 0:
-                    self._stream.close()
-                    self._wake_reader.close()
+            self._leave()
+
+    def _leave(self) -> None:
+        """One thread less; the last one closes the socket."""
+        with self._changed:
+            self._n_running -= 1
+            if self._n_running == 0:
+                self._stream.close()
+                self._wake_reader.close()
 
     def _poller(self, events: int) -> select.poll:
         """Return what waits for the socket or for the end of the connection."""
@@ -226,14 +233,14 @@ class Transport:
         return poller
 
     def _send_loop(self) -> None:
-        poller = self._poller(select.POLLOUT)
+        poller, tick_ms = self._poller(select.POLLOUT), self._limits.tick_s * 1000
         while True:
             with self._changed:
                 while not self._flushing and self._cause is None:
                     self._changed.wait()
             if self._is_over():
                 return
-            ready = poller.poll(self._tick_s * 1000)
+            ready = poller.poll(tick_ms)
             with self._changed:
                 if self._is_over():
                     return
@@ -245,9 +252,9 @@ class Transport:
                     self._check_stall("the worker does not take the bytes sent to it")
 
     def _receive_loop(self) -> None:
-        poller = self._poller(select.POLLIN)
+        poller, tick_ms = self._poller(select.POLLIN), self._limits.tick_s * 1000
         while not self._is_over():
-            if not (self._stream.has_data or poller.poll(self._tick_s * 1000)):
+            if not (self._stream.has_data or poller.poll(tick_ms)):
                 with self._changed:
                     if self._waiters:
                         self._check_stall("the worker does not answer")
@@ -264,7 +271,7 @@ class Transport:
                 return
             self._core.wrote(n)
             self.bytes_received += n
-            self._heard_at = time.monotonic()
+            self._pulse.heard_at = time.monotonic()
             while (reply := self._core.next_reply()) is not None:
                 self._resolve(reply)
 
@@ -275,25 +282,14 @@ class Transport:
             tell = self._waiters.settle(reply)
         tell()
 
-    def _moved_at(self) -> float:
-        """When bytes last went either way."""
-        return max(self._heard_at, self._outbox.moved_at)
-
     def _check_stall(self, what: str) -> None:
-        since, limit_s = self._moved_at(), self._limits.request_timeout_s
-        if (head := self._waiters.head) is not None:
-            since = max(since, head.since)
-            if head.command is Cmd.PING:
-                limit_s = self._limits.ping_timeout_s
-        if time.monotonic() - since > limit_s:
-            self.fail(f"{what}, for {limit_s:g} s")
+        if (silence_s := self._pulse.silence_s) is not None:
+            self.fail(f"{what}, for {silence_s:g} s")
 
     def _ask_for_life(self) -> None:
         """Send a ping when nothing has been under way for a while; stock workers know none."""
         with self._changed:
-            idle_s = time.monotonic() - self._moved_at()
-            is_busy = self._waiters or self._outbox.n_bytes or self._waiters.failed is not None
-            if is_busy or not self._core.is_extended or idle_s <= self._limits.ping_after_s:
+            if not (self._core.is_extended and self._pulse.is_idle):
                 return
         try:
             self.submit(Ping(0))
@@ -303,9 +299,3 @@ class Transport:
     def _last_words(self) -> str:
         failed = self._waiters.failed
         return "" if failed is None else f" after a failure ({failed})"
-
-
-def _tick_s(limits: TransportLimits) -> float:
-    """How often the clock is looked at."""
-    shortest = min(limits.request_timeout_s, limits.ping_after_s, limits.ping_timeout_s)
-    return min(max(shortest / 4, 0.01), _MAX_TICK_S)

@@ -34,12 +34,15 @@ _MAX_WATCHED: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """A reply that is due: for what, of how many bytes, asked when."""
+    """A reply that is due: for what, of how many bytes, asked when, after how many requests without
+    a reply.
+    """
 
     future: Future[ReplyBody]
     command: Cmd
     size: int | None
     since: float
+    n_before: int
 
 
 class Waiters:
@@ -52,6 +55,8 @@ class Waiters:
         self._failed: LlamaServeError | None = None
         self._n_tainted = 0
         self._watched: dict[int, OnFailure] = {}
+        self._n_told = 0
+        self._n_read = 0
 
     def __len__(self) -> int:
         return len(self._due)
@@ -66,6 +71,11 @@ class Waiters:
         """What a request without a reply failed with, until somebody has got it."""
         return self._failed
 
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether the worker is known to have read all that was sent before the oldest waiter."""
+        return self._n_read == (self._due[0].n_before if self._due else self._n_told)
+
     def take_failure(self) -> LlamaServeError | None:
         """Return a failure that nobody who waits will get; the caller raises it."""
         if self._n_tainted:
@@ -73,12 +83,16 @@ class Waiters:
         error, self._failed = self._failed, None
         return error
 
-    def add(self, expected: Expected) -> Future[ReplyBody]:
-        """Return the future of the reply to the request that is about to be sent."""
+    def add(self, expected: Expected | None) -> Future[ReplyBody] | None:
+        """Return the future of the reply to the request that is about to be sent, if it has one."""
+        if expected is None:
+            self._n_told += 1
+            return None
         future: Future[ReplyBody] = Future()
         future.set_running_or_notify_cancel()
         number = expected.command.number
-        self._due.append(Waiter(future, number, expected.size, time.monotonic()))
+        since = time.monotonic()
+        self._due.append(Waiter(future, number, expected.size, since, self._n_told))
         return future
 
     def watch(self, request: int, on_failure: OnFailure) -> None:
@@ -102,7 +116,9 @@ class Waiters:
                 on_failure = self._watched.pop(body.request, _ignore)
                 return partial(on_failure, error)
         waiter = self._due.popleft()
-        error = error or self._inherited()
+        self._n_read = waiter.n_before
+        inherited = self._inherited()
+        error = error or inherited
         if error is not None:
             return partial(waiter.future.set_exception, error)
         value = bytes(body) if isinstance(body, bytearray) else body
