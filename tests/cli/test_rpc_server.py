@@ -10,11 +10,14 @@ import pytest
 from app.cli.rpc_server import parse_options
 from app.cli.worker_storage import default_cache_folder
 from app.devices.base import BufferUsage
-from app.errors import ConfigError
+from app.errors import ConfigError, DeviceLostError
 from app.rpc_backend.client.connect import open_workers
-from app.rpc_backend.wire.constants import MIN_HASHED_BYTES
+from app.rpc_backend.wire.constants import MIN_HASHED_BYTES, Cmd
 from tests.helpers.assets import PROJECT_ROOT
+from tests.helpers.eventually import eventually
+from tests.helpers.fake_worker import read
 from tests.helpers.process import free_port, own_worker
+from tests.helpers.rpc_frames import frame
 
 
 def test_the_defaults_are_those_of_the_stock_worker() -> None:
@@ -120,6 +123,39 @@ def test_it_serves_and_stops_on_a_signal_with_a_client_connected() -> None:
     ):
         assert part in output
     assert "stopping on SIGTERM" in output or "the worker stops" in output
+
+
+def test_what_it_was_told_reaches_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not on loopback, debugging at the second level, and with a list that leaves this host out."""
+    monkeypatch.setenv("GGML_RPC_DEBUG", "2")
+    with own_worker("-H", "0.0.0.0", "--allow", "127.0.0.1") as (worker, port):
+        (device,) = open_workers([f"127.0.0.1:{port}"])
+        device.alloc(4096, BufferUsage.ANY)
+        device.close()
+        eventually(lambda: "closed by the client" in worker.output)
+        output = worker.output
+    assert "WARNING: listening on 0.0.0.0" in output
+    assert "this port from 127.0.0.1/32 can" in output
+    assert "clients from   : 127.0.0.1/32\n" in output
+    assert "ALLOC_BUFFER AllocBuffer(device=0, size=4096)\n" in output
+    with own_worker("--allow", "192.0.2.1") as (worker, port):
+        with pytest.raises(DeviceLostError):
+            open_workers([f"127.0.0.1:{port}"])
+        eventually(lambda: "not in --allow" in worker.output)
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_offers_of_rdma_are_told_unless_it_is_turned_off(
+    quiet: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if quiet:
+        monkeypatch.setenv("GGML_RPC_NO_RDMA", "1")
+    with own_worker() as (worker, port):
+        with socket.create_connection(("127.0.0.1", port)) as sock:
+            sock.sendall(frame(Cmd.HELLO, b"\1" * 24))
+            assert read(sock, 36)[12:] == bytes(24)
+        eventually(lambda: "stock client" in worker.output)
+        assert ("offers RDMA" in worker.output) != quiet
 
 
 def run(*flags: str) -> "subprocess.CompletedProcess[str]":

@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Final
 
 import numpy as np
@@ -30,7 +30,9 @@ from app.rpc_backend.worker.server import ServerSettings
 from app.rpc_backend.worker.session import SessionError
 from tests.helpers.eventually import eventually
 from tests.helpers.process import free_port
+from tests.helpers.rpc_frames import u32
 from tests.helpers.rpc_link import MemoryLink, serving, spread
+from tests.helpers.rpc_tap import tapped
 
 F32: Final = GGMLType.F32
 BRIEF: Final = LinkLimits(0.5, 0.5, 0.5)
@@ -281,6 +283,29 @@ def joined_by_hand(link: MemoryLink, said: bytes) -> socket.socket:
 
 def test_a_peer_that_says_too_little_is_no_peer(link: MemoryLink) -> None:
     joined_by_hand(link, bytes(23)).close()
+
+
+def test_rank_1_says_nothing_before_it_has_heard_rank_0(link: MemoryLink) -> None:
+    with joined_by_hand(link, bytes(24)) as peer:
+        with pytest.raises(SessionError, match="nothing within"):
+            all_reduce(link)
+        assert peer.recv(1000) == bytes(24)
+        assert peer.recv(1) == b""
+
+
+def test_the_first_worker_listens_1000_above_its_port_and_the_second_hears_its_name() -> None:
+    with ExitStack() as stack:
+        servers = [stack.enter_context(serving([NullDevice()])) for _ in range(2)]
+        taps = [stack.enter_context(tapped(server.port, 8)) for server in servers]
+        devices = open_workers([f"127.0.0.1:{tap.port}" for tap in taps])
+        # Whether that port is free does not matter to what is said.
+        with suppress(GroupError):
+            WorkerPair(devices[0], devices[1]).close()
+        for device in devices:
+            device.close()
+    for rank, tap in enumerate(taps):
+        ((request, _),) = tap.seen["COMM_INIT"]
+        assert request[9:] == u32(0, rank, 2, taps[0].port + 1000) + NOWHERE
 
 
 def test_a_peer_with_another_transport_is_met_on_tcp(
