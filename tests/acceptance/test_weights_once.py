@@ -153,6 +153,7 @@ def test_a_folder_that_cannot_be_made_is_a_warning(model: Path, tmp_path: Path) 
     with own_worker("-c", str(tmp_path / "file" / "cache")) as (worker, port):
         assert load(model, at(port)).is_right
         assert "going on without" in worker.output
+        assert "local cache    : n/a" in worker.output
 
 
 def test_a_disk_that_takes_no_more_costs_the_cache_and_nothing_else(
