@@ -26,6 +26,15 @@ _FORM: Final = 1
 _MAX_LIST_BYTES: Final = 64 << 20
 _MAX_LISTS: Final = 1000
 _SUFFIX: Final = ".hashes"
+_END_OF_HASHES: Final = 1 << 64
+_NOT_OURS: Final = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
 _numbers = count(1)
 
 
@@ -90,7 +99,7 @@ class HashStore:
         except OSError as error:
             log.debug("%s: %s", path, error.strerror)
             return HashList()
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except _NOT_OURS as error:
             log.info("%s: cannot be used and is made again: %s", path, error)
             return HashList()
         return found
@@ -195,7 +204,7 @@ def _written(file: FileIdentity, known: HashList) -> bytes:
 def _read(raw: bytes, file: FileIdentity) -> HashList:
     """Read a list; one about another file is empty.
 
-    Raises: ValueError, TypeError, KeyError, AttributeError for anything that was not written here.
+    Raises: what `_NOT_OURS` lists for anything that was not written here.
     """
     head, _, text = raw.partition(b"\n")
     if int(head, 16) != fnv1a_64(text):
@@ -204,10 +213,17 @@ def _read(raw: bytes, file: FileIdentity) -> HashList:
     if document["form"] != _FORM or FileIdentity(*document["file"]) != file:
         return HashList()
     rows = {
-        str(name): HashedTensor(int(row[0], 16), int(row[1]), int(row[2]), int(row[3]))
+        str(name): HashedTensor(_hash(row[0]), int(row[1]), int(row[2]), int(row[3]))
         for name, row in document["tensors"].items()
     }
     return HashList(rows, bool(document["complete"]))
+
+
+def _hash(text: str) -> int:
+    value = int(text, 16)
+    if not 0 <= value < _END_OF_HASHES:
+        raise ValueError(f"hash {text}")
+    return value
 
 
 def _remove(path: Path) -> None:

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from app.errors import ConfigError
+from app.rpc_backend.client import endpoint as endpoint_module
 from app.rpc_backend.client.endpoint import Endpoint, connect, parse_endpoint, parse_endpoints
 
 
@@ -29,7 +30,20 @@ def test_endpoints_read_and_print(text: str, host: str, port: int) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", ":50052", "a:0", "a:65536", "a:x", "a:-1", "a:1:2", "::1", "[::1", "[::1]50052", "[]:1"],
+    [
+        "",
+        ":50052",
+        "a:0",
+        "a:65536",
+        "a:x",
+        "a:-1",
+        "a:1:2",
+        "::1",
+        "[::1",
+        "[::1]50052",
+        "[]:1",
+        "a:" + "1" * 5000,
+    ],
 )
 def test_malformed_endpoints_are_quoted(text: str) -> None:
     with pytest.raises(ConfigError, match="RPC endpoint"):
@@ -40,6 +54,38 @@ def test_malformed_endpoints_are_quoted(text: str) -> None:
 def test_other_things_are_not_endpoints(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_endpoint(text)
+
+
+class Clock:
+    """Time that passes only when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        """Like time.monotonic."""
+        return self.now
+
+
+def test_an_address_that_never_answers_leaves_time_for_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, sock, left = Clock(), socket.socket(), []
+
+    def open_(kind: object, address: tuple[str, int], deadline: float) -> socket.socket:
+        left.append(deadline - clock.now)
+        clock.now = deadline
+        if len(left) < 3:
+            raise TimeoutError
+        return sock
+
+    rows = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"10.0.0.{i}", 1)) for i in range(3)]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: rows)
+    monkeypatch.setattr(endpoint_module, "time", clock)
+    monkeypatch.setattr(endpoint_module, "_open", open_)
+    with sock:
+        assert connect(Endpoint("gpu-box", 1), 106.0) is sock
+    assert left == [2.0, 2.0, 2.0]
 
 
 def test_lists_keep_their_order() -> None:

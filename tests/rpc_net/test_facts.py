@@ -57,6 +57,8 @@ def test_values_of_the_wrong_kind_count_as_not_said() -> None:
     unknown = DeviceFacts("unknown", "unknown", DeviceKind.REMOTE, None, None, "unknown")
     assert read_facts(json.dumps(odd).encode()) == unknown
     assert read_facts(b"{}") == unknown
+    for threads in (b"true", b"9" * 4000):
+        assert read_facts(b'{"threads": %s}' % threads) == unknown
 
 
 def test_text_from_elsewhere_cannot_paint_the_terminal_or_fill_it() -> None:

@@ -493,6 +493,20 @@ def test_closing_a_mailbox_ends_all_waiting_and_forgets_the_key() -> None:
         boxes.find(box.key)
 
 
+def test_who_leaves_while_a_worker_is_called_delivers_nothing_any_more() -> None:
+    recorder = Recorder()
+    failures: list[Exception] = []
+
+    def dial(host: str, port: int) -> Recorder:
+        outgoing.close()
+        return recorder
+
+    outgoing = Outgoing(dial)
+    outgoing.send(Address("b", 7), Letter(bytes(16), 1, b"x", failures.append))
+    eventually(lambda: recorder.n_closed == 1)
+    assert recorder.n_tries == 0
+
+
 class Recorder:
     """A courier that remembers; the first delivery fails."""
 

@@ -1,5 +1,6 @@
 """Hashes of a model file are computed once, believed for that file only, and never when damaged."""
 
+import json
 import os
 import threading
 from collections.abc import Callable
@@ -121,6 +122,14 @@ def test_a_tensor_that_lies_elsewhere_is_hashed_again(model: Path, store: HashSt
     assert run(model, store, moved) == ["w0", "w1"]
 
 
+def with_row(raw: bytes, row: list[object]) -> bytes:
+    """A list whose first tensor has another row, and whose own hash is right."""
+    document = json.loads(raw.partition(b"\n")[2])
+    document["tensors"]["w0"] = row
+    text = json.dumps(document).encode()
+    return b"%016x\n" % fnv1a_64(text) + text
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -131,8 +140,24 @@ def test_a_tensor_that_lies_elsewhere_is_hashed_again(model: Path, store: HashSt
         lambda raw: b"%016x\n[]" % fnv1a_64(b"[]"),
         lambda raw: b"%016x\n{}" % fnv1a_64(b"{}"),
         lambda raw: b"\xff" * 1000,
+        lambda raw: with_row(raw, ["00"]),
+        lambda raw: with_row(raw, ["00", 1e999, 1, 1]),
+        lambda raw: with_row(raw, ["f" * 17, INFOS[0].offset, INFOS[0].nbytes, 0]),
+        lambda raw: with_row(raw, ["-1", INFOS[0].offset, INFOS[0].nbytes, 0]),
     ],
-    ids=["empty", "short", "flip", "no hash", "list", "no fields", "noise"],
+    ids=[
+        "empty",
+        "short",
+        "flip",
+        "no hash",
+        "list",
+        "no fields",
+        "noise",
+        "short row",
+        "infinite",
+        "long hash",
+        "negative hash",
+    ],
 )
 def test_a_damaged_list_is_made_again(
     model: Path, store: HashStore, damage: Callable[[bytes], bytes]

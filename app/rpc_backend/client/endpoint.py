@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 
 Address = tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
 
+_MAX_DIGITS = 5
+
 _KEEP_ALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 """A silent peer is declared dead after about a minute; options that a platform lacks are left."""
 
@@ -54,7 +56,8 @@ def parse_endpoint(text: str) -> Endpoint:
         raise ConfigError(f"RPC endpoint '{text}': expected host:port or [IPv6 address]:port")
     if not port:
         return Endpoint(host)
-    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+    is_number = port.isascii() and port.isdigit() and len(port) <= _MAX_DIGITS
+    if not (is_number and 0 < int(port) < 65536):
         raise ConfigError(f"RPC endpoint '{text}': port '{port}': expected 1 to 65535")
     return Endpoint(host, int(port))
 
@@ -75,7 +78,7 @@ def parse_endpoints(values: Sequence[str]) -> list[Endpoint]:
 
 def connect(endpoint: Endpoint, deadline: float) -> socket.socket:
     """Open a TCP connection to the first address of the host that answers before `deadline`
-    (monotonic seconds).
+    (monotonic seconds); each gets its share of the time.
 
     Raises: DeviceLostError naming the endpoint and why each address failed.
     """
@@ -86,9 +89,11 @@ def connect(endpoint: Endpoint, deadline: float) -> socket.socket:
             f"RPC worker {endpoint}: the name '{endpoint.host}' is unknown ({error})"
         ) from None
     reasons: dict[str, None] = {}
-    for family, kind, protocol, _, address in found:
+    for n_before, (family, kind, protocol, _, address) in enumerate(found):
+        now = time.monotonic()
+        share_s = (deadline - now) / (len(found) - n_before)
         try:
-            return _open((family, kind, protocol), address, deadline)
+            return _open((family, kind, protocol), address, now + share_s)
         except OSError as error:
             reasons[_reason(error)] = None
     raise DeviceLostError(f"RPC worker {endpoint}: {', '.join(reasons)}")

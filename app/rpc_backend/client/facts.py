@@ -11,6 +11,7 @@ from app.ggml.ops import Op
 from app.rpc_backend.errors import RemoteProtocolError
 
 _MAX_TEXT = 200
+_MAX_THREADS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ def read_facts(text: bytes) -> DeviceFacts:
         name=_text(facts, "name"),
         description=_text(facts, "description"),
         kind=_kind(facts.get("kind")),
-        threads=threads if isinstance(threads, int) and threads > 0 else None,
+        threads=threads if type(threads) is int and 0 < threads < _MAX_THREADS else None,
         ops=_ops(ops) if isinstance(ops, list) else None,
         program=_text(facts, "program"),
     )

@@ -146,7 +146,10 @@ class _Sender:
         courier = self._courier
         if courier is None:
             courier = self._dial(self._address.host, self._address.port)
-            self._courier = courier
+            with self._changed:
+                self._courier = courier
+                if self._is_closed:
+                    raise DeliveryError("the client has left")
         courier.deliver(letter.key, letter.sequence, letter.data)
 
     def _hang_up(self) -> None:
