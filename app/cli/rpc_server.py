@@ -141,17 +141,19 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _port(text: str) -> int:
-    port = int(text)
-    if not 0 <= port < 65536:
-        raise argparse.ArgumentTypeError(f"{port}: expected 0 (any free one) to 65535")
-    return port
+    if not (_is_number(text) and int(text) < 65536):
+        raise argparse.ArgumentTypeError(f"'{text}': expected 0 (any free one) to 65535")
+    return int(text)
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number}: expected 1 or more")
-    return number
+    if not (_is_number(text) and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"'{text}': expected 1 or more")
+    return int(text)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 10
 
 
 def _debug_level(text: str) -> int:

@@ -93,8 +93,17 @@ def test_a_wrong_cache_size_is_quoted() -> None:
 
 @pytest.mark.parametrize(
     "argv",
-    [["-p", "65536"], ["-p", "x"], ["-t", "0"], ["--protocol", "6"], ["--bogus"]],
-    ids=" ".join,
+    [
+        ["-p", "65536"],
+        ["-p", "x"],
+        ["-p", "-1"],
+        ["-t", "0"],
+        ["-t", "1.5"],
+        ["-t", "9" * 5000],
+        ["--protocol", "6"],
+        ["--bogus"],
+    ],
+    ids=lambda argv: " ".join(argv)[:20],
 )
 def test_wrong_flags_exit_with_a_usage_message(
     argv: list[str], capsys: pytest.CaptureFixture[str]
@@ -102,7 +111,9 @@ def test_wrong_flags_exit_with_a_usage_message(
     with pytest.raises(SystemExit) as caught:
         parse_options(argv, {})
     assert caught.value.code == 2
-    assert "usage: llama-rpc-server" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "usage: llama-rpc-server" in said
+    assert " value: " not in said
 
 
 def test_it_serves_and_stops_on_a_signal_with_a_client_connected() -> None:
