@@ -349,7 +349,8 @@ def _remarks(parsed: Parsed) -> list[str]:
     remarks: list[str] = []
     if (mode := parsed.text("split_mode")) in ("row", "tensor"):
         remarks.append(f"--split-mode {mode} is not supported: whole layers are split")
-    if cors_origins(parsed) == "*" and not (parsed.texts("api_key") or parsed.text("api_key_file")):
+    serves, has_key = not parsed.flag("list_devices"), parsed.texts("api_key")
+    if serves and cors_origins(parsed) == "*" and not (has_key or parsed.text("api_key_file")):
         remarks.append("no API key is set and any web page may call the server (--cors-origins)")
     return remarks
 

@@ -119,4 +119,6 @@ def test_list_devices_says_what_is_missing(
             assert f"error: RPC worker {endpoint}: {reason}" in capsys.readouterr().err
         right = ["--rpc-tls", "--rpc-secret-file", str(secret_file)]
         assert serve_program.main(["--list-devices", "--rpc", endpoint, *right]) == 0
-        assert f"RPC0: {endpoint}" in capsys.readouterr().out
+        said = capsys.readouterr()
+        assert f"RPC0: {endpoint}" in said.out
+        assert "API key" not in said.err
