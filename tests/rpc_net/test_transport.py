@@ -205,6 +205,22 @@ def test_uploads_wait_when_the_queue_is_full_and_end_with_the_connection() -> No
         stop.set()
 
 
+def test_closing_does_not_wait_for_a_worker_that_takes_nothing() -> None:
+    def script(sock: socket.socket) -> None:
+        give_buffer(sock)
+        stop.wait(60)
+
+    stop = threading.Event()
+    with device_of(script, ClientSettings(limits=TransportLimits(max_queued_bytes=1))) as device:
+        device.set_tensor(tensor_in(device), bytes(64 << 20))
+        thread = threading.Thread(target=device.close, daemon=True)
+        thread.start()
+        thread.join(20)
+        was_stuck = thread.is_alive()
+        stop.set()
+    assert not was_stuck
+
+
 def test_data_may_be_changed_as_soon_as_it_is_handed_over() -> None:
     received = bytearray()
     size, header = 8 << 20, 9 + 305

@@ -190,13 +190,14 @@ class WorkerConnection:
         with self.lock:
             self._n_users += 1
 
-    def release(self) -> None:
-        """Count one device less; the last one closes the connection."""
+    def release(self) -> bool:
+        """Count one device less; the last one closes the connection. Return whether that was it."""
         with self.lock:
             self._n_users -= 1
             if self._n_users > 0:
-                return
+                return False
         self.close()
+        return True
 
     def close(self) -> None:
         """End the connection; the worker frees everything that belongs to it."""

@@ -254,16 +254,17 @@ class RpcDevice:
             answer.result()
 
     def close(self) -> None:
-        """Free all buffers; the last device of a connection closes it."""
+        """Free all buffers; the last device of a connection closes it, which frees everything."""
         if self._closed:
             return
         self._closed = True
+        if self._connection.release():
+            return
         try:
             for buffer in self._memory.buffers:
                 self.free(buffer)
         except DeviceLostError as error:
             log.debug("%s: its worker has freed everything: %s", self._info.name, error)
-        self._connection.release()
 
     def describe(self, tensor: Tensor) -> WireTensor:
         """Describe a tensor that lies on this device's worker, as requests name it.
