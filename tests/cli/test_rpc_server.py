@@ -1,5 +1,6 @@
 """llama-rpc-server: flags, environment, and a life from start to SIGTERM."""
 
+import re
 import socket
 import subprocess
 import sys
@@ -114,6 +115,18 @@ def test_wrong_flags_exit_with_a_usage_message(
     said = capsys.readouterr().err
     assert "usage: llama-rpc-server" in said
     assert " value: " not in said
+
+
+def test_the_page_about_workers_names_every_flag_and_variable(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        parse_options(["--help"], {})
+    pattern = r"--[a-z][a-z-]+|[A-Z]+_[A-Z_]+(?==)"
+    names = set(re.findall(pattern, capsys.readouterr().out)) - {"--help", "--rpc-secret-file"}
+    page = (PROJECT_ROOT / "docs" / "workers.md").read_text("utf-8")
+    assert "GGML_RPC_DEBUG" in names
+    assert [name for name in sorted(names) if name not in page] == []
 
 
 def test_it_serves_and_stops_on_a_signal_with_a_client_connected() -> None:
