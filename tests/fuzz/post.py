@@ -48,7 +48,7 @@ def post(dice: Dice, link: Caller, worker: Worker) -> None:
     number = dice.u64()
     n_errors, right = link.n_errors, dice.chance(0.6)
     sent_key = key if right or dice.chance(0.7) else dice.damaged(key).ljust(16)
-    tensor = source.part(size, 64)
+    tensor, start = dice.choice(((source.part(size, 64), 0), (source.whole, 64)))
     if dice.chance(0.5):
         fails = not right and dice.chance(0.5)
 
@@ -61,7 +61,7 @@ def post(dice: Dice, link: Caller, worker: Worker) -> None:
         tensor = tensor if right else damaged_tensor(dice, tensor, 1)
         n = size if right else dice.size(size)
         host = host.ljust(x.HOST_BYTES, b"\0")
-        link.call(x.PushTensor(tensor, 0, n, number, port, host, sent_key))
+        link.call(x.PushTensor(tensor, start, n, number, port, host, sent_key))
     else:
         sender = link if dice.chance(0.5) else Caller(worker, 8)
         if sender is not link:
@@ -71,7 +71,9 @@ def post(dice: Dice, link: Caller, worker: Worker) -> None:
             assert right is False or sender.n_errors == 0, "a delivery was refused"
             sender.session.close()
     wanted = number if right or dice.chance(0.7) else dice.u64()
-    link.call(x.TakeDelivery(target.part(size, 64), 0, size if right else dice.size(size), wanted))
+    n = size if right else dice.size(size)
+    place, start = dice.choice(((target.part(size, 64), 0), (target.whole, 64)))
+    link.call(x.TakeDelivery(place, start, n, wanted))
     after = link.read(target)
     assert after[:64] == before[:64], "bytes beside the tensor were written"
     if right and link.n_errors == n_errors and after:

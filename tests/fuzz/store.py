@@ -73,36 +73,44 @@ class FuzzStore:
             del self.known[next(iter(self.known))]
         self.known[fnv1a_64(data)] = data
 
-    def damage(self, dice: Dice) -> None:
-        """Do something to one file, or put the model back as it was."""
-        paths = [path for path in self._cache.folder.iterdir() if path.is_file()]
-        path = dice.choice([*paths, self._model])
+    def damage(self, dice: Dice) -> int | None:
+        """Do something to one file, or put the model back as it was; return whose hash it has."""
+        paths = [path for path in self._cache.folder.iterdir() if path.suffix == ""]
+        mine = [path for path in paths if int(path.name, 16) in self.known]
+        path = dice.choice([*(mine or paths), self._model])
         with suppress(OSError):
             if path == self._model and dice.chance(0.6):
                 path.write_bytes(self._pristine)
-                return
+                return None
             old = path.read_bytes()
             ways = (old[: dice.randrange(len(old) + 1)], dice.damaged(old), old + b"\0", b"")
             if dice.chance(0.2):
                 path.unlink()
             else:
                 path.write_bytes(dice.choice(ways))
+        return int(path.name, 16) if path.parent == self._cache.folder else None
 
 
 def offer(dice: Dice, link: Caller, store: FuzzStore) -> None:
-    """Have data kept or offer it by its hash; "had it" must mean that it lies in the tensor now.
+    """Have data kept and offer it by its hash; "had it" must mean that it lies in the tensor now.
 
     Raises: SessionError, HasEndedError.
     """
-    if dice.chance(0.3):
-        store.damage(dice)
-    if dice.chance(0.4):
+    for _ in range(dice.randint(1, 6)):
+        _offer_once(dice, link, store)
+
+
+def _offer_once(dice: Dice, link: Caller, store: FuzzStore) -> None:
+    damaged = store.damage(dice) if dice.chance(0.3) else None
+    if damaged is None and dice.chance(0.4):
         data = dice.randbytes(dice.choice(_SIZES))
         room = link.take(len(data))
         link.call(m.SetTensor(room.whole, 1, 0), data)
         store.remember(data)
         return
     hash_, data = store.offered(dice)
+    if damaged in store.known:
+        hash_, data = damaged, store.known[damaged]
     size = len(data) if dice.chance(0.8) else max(len(data) + dice.choice((-1, 1)), 1)
     room = link.take(size + 64)
     before = link.read(room)
