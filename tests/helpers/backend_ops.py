@@ -1,8 +1,8 @@
 """llama.cpp's test-backend-ops, which compares a device with ggml's CPU backend over thousands of
-cases: how to build it and how to run it against one of our workers, one operation at a time.
+cases: how to build it and how to run some of them against one of our workers.
 
-A stock client ends its process when a graph is refused, so a run is started again behind the case
-that ended it. Cases that ggml's own CPU backend does not take are not counted.
+A stock client ends its process when a graph is refused, so a run is started again with what is
+left behind the case that ended it. Cases that ggml's own CPU backend does not take are not listed.
 `python -m tests.fetch_assets backend_ops` builds it from the source of the asset peer_v7, and
 `… architectures` test-llama-archs, which runs tiny models of every architecture.
 """
@@ -11,7 +11,7 @@ import os
 import re
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.helpers.assets import PROJECT_ROOT, asset_path
@@ -24,24 +24,25 @@ _SHIM = PROJECT_ROOT / "tests" / "interop" / "backend_ops.cpp"
 _LIBRARIES = ("ggml", "ggml-base", "ggml-cpu", "ggml-rpc", "dl", "pthread")
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_RESULT = re.compile(r"(\w+\(.*\)): (OK|FAIL)$")
+_SIZE = re.compile(r"^case (\d+) has (\d+) bytes$", re.MULTILINE)
+_STARTED = re.compile(r"case (\d+)$")
+_LISTED = re.compile(r"^  (\w+)(\(.*\))$", re.MULTILINE)
+_RESULT = re.compile(r"\w+\(.*\): (OK|FAIL)$")
 _WARNING = re.compile(r" W .*")
+_PARAMETER = re.compile(r"(\w+)=(\[[^\]]*\]|[^,)]*)")
 
 
-@dataclass(slots=True)
-class Outcome:
-    """What became of the cases of one operation; `failed` has the lines that say why, `refused` the
-    worker's words.
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A case that both ends take: its number, its operation as the program calls it, the parameters
+    (with their values one by one) and the size of its tensors.
     """
 
-    passed: int = 0
-    failed: list[str] = field(default_factory=list)
-    refused: list[str] = field(default_factory=list)
-
-    @property
-    def n_cases(self) -> int:
-        """Cases that were run."""
-        return self.passed + len(self.failed) + len(self.refused)
+    number: int
+    operation: str
+    parameters: str
+    features: frozenset[tuple[str, str]]
+    n_bytes: int
 
 
 def build() -> None:
@@ -75,17 +76,61 @@ def _compile(asset: str, program: str, libraries: Sequence[str]) -> None:
     made.rename(folder / program)
 
 
-def run_operation(program: Path, port: int, worker: Running, name: str) -> Outcome:
-    """Run every case of the operation that test-backend-ops calls `name`."""
-    outcome = Outcome()
-    first = 0
-    while True:
+def list_cases(program: Path, port: int) -> list[Case]:
+    """Return all cases in the program's order; takes less than a second, as none is run."""
+    output = _run(program, port, []).stdout
+    sizes = _SIZE.findall(output)
+    names = _LISTED.findall(output[output.index("\nFailing tests:\n") :])
+    return [
+        Case(int(number), operation, parameters, _features(parameters), int(n_bytes))
+        for (number, n_bytes), (operation, parameters) in zip(sizes, names, strict=True)
+    ]
+
+
+def _features(parameters: str) -> frozenset[tuple[str, str]]:
+    return frozenset(_PARAMETER.findall(parameters))
+
+
+def spread(cases: Sequence[Case], limit: int) -> list[Case]:
+    """Choose at most `limit` cases so that together they have each type, then each value of each
+    other parameter, as far as that goes; of equal ones the smallest.
+    """
+    left, chosen = list(cases), list[Case]()
+    missing: set[tuple[str, str]] = set()
+
+    def worth(case: Case) -> tuple[int, int, int]:
+        new = case.features & missing
+        return sum(name.startswith("type") for name, _ in new), len(new), -case.n_bytes
+
+    while left and len(chosen) < limit:
+        if not missing:
+            missing.update(*(case.features for case in left))
+        best = max(left, key=worth)
+        left.remove(best)
+        missing -= best.features
+        chosen.append(best)
+    return chosen
+
+
+def run_cases(program: Path, port: int, worker: Running, cases: Sequence[Case]) -> dict[Case, str]:
+    """Run the cases; return what was said of each that was run: nothing where the results agree."""
+    by_number = {case.number: case for case in sorted(cases, key=lambda case: case.number)}
+    said: dict[Case, str] = {}
+    while waiting := [number for number, case in by_number.items() if case not in said]:
         seen = len(worker.output)
-        last, finished = _run_from(program, port, name, first, outcome)
-        if finished:
-            return outcome
-        outcome.refused.append(_word_of(worker, seen))
-        first = last + 1
+        done = _run(program, port, waiting)
+        last = None
+        for line in done.stdout.splitlines():
+            if number := _STARTED.match(line):
+                last = by_number[int(number[1])]
+            elif last and (result := _RESULT.search(line)):
+                said[last] = "" if result[1] == "OK" else line.strip()
+                last = None
+        if done.returncode in (0, 1):
+            break
+        assert last, done.stderr
+        said[last] = _word_of(worker, seen)
+    return said
 
 
 def run_architectures(program: Path, port: int, pattern: str) -> tuple[int, str]:
@@ -110,31 +155,20 @@ def _word_of(worker: Running, seen: int) -> str:
     return str(_WARNING.findall(worker.output, seen)[-1])
 
 
-def _run_from(
-    program: Path, port: int, name: str, first: int, outcome: Outcome
-) -> tuple[int, bool]:
-    """Run the cases from `first` on; return the last one's number and whether that was all."""
+def _run(program: Path, port: int, numbers: Sequence[int]) -> "subprocess.CompletedProcess[str]":
+    """Run the cases with these numbers, to the end or to the first that is refused."""
     environment = os.environ | {
         "OPS_ENDPOINT": f"127.0.0.1:{port}",
-        "OPS_FIRST": str(first),
+        "OPS_CASES": ",".join(map(str, numbers)),
         "GGML_NO_BACKTRACE": "1",
     }
     done = subprocess.run(
-        [program, "test", "-b", "RPC0", "-o", name],
+        [program, "test", "-b", "RPC0"],
         env=environment,
         capture_output=True,
         text=True,
         errors="replace",
         check=False,
     )
-    last, counts = first, False
-    for line in _COLOURS.sub("", done.stdout).splitlines():
-        if line.startswith("case "):
-            last, counts = int(line.split()[1]), True
-        elif counts and (result := _RESULT.search(line)):
-            counts = False
-            if result[2] == "OK":
-                outcome.passed += 1
-            else:
-                outcome.failed.append(line.strip())
-    return last, done.returncode in (0, 1)
+    done.stdout = _COLOURS.sub("", done.stdout)
+    return done
