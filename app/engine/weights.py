@@ -8,6 +8,7 @@ are on their way. What a worker has under its hash is not sent.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from threading import Event
 
 from app.devices.base import BufferUsage, Weight
 from app.devices.weights import PART_BYTES
@@ -73,17 +74,19 @@ def send_weights(
     hashes: WeightHashes,
     progress: Progress,
 ) -> None:
-    """Send all weights, all devices at once; returns when every device has them.
+    """Send all weights, all devices at once; returns when every device has them, or soon after one
+    has failed.
 
     Raises: DeviceLostError.
     """
     by_device: dict[int, list[tuple[Stage, Mapping[str, TensorInfo]]]] = {}
     for stage, infos in stages:
         by_device.setdefault(id(stage.device), []).append((stage, infos))
+    has_failed = Event()
     tally = Tally([_awaited(group) for group in by_device.values()], progress)
     with ThreadPoolExecutor(max(1, len(by_device)), "upload") as pool:
         jobs = [
-            pool.submit(_fill, group, gguf, hashes, partial(tally.count, i))
+            pool.submit(_fill, group, gguf, hashes, partial(tally.count, i), has_failed)
             for i, group in enumerate(by_device.values())
         ]
         for job in jobs:
@@ -99,11 +102,17 @@ def _awaited(group: _Group) -> DeviceLoad:
 
 
 def _fill(
-    group: _Group, gguf: GGUFFile, hashes: WeightHashes, count: Callable[[int, bool], None]
+    group: _Group,
+    gguf: GGUFFile,
+    hashes: WeightHashes,
+    count: Callable[[int, bool], None],
+    has_failed: Event,
 ) -> None:
     def weights() -> Iterator[Weight]:
         for stage, infos in group:
             for name, info in infos.items():
+                if has_failed.is_set():
+                    return
                 tensor = stage.weights[name]
                 stage.device.init_tensor(tensor)
                 hash_ = partial(hashes.hash_of, info, partial(hashed, info.name))
@@ -123,4 +132,8 @@ def _fill(
         gguf.release(name, start, end)
         count(end - start, had)
 
-    group[0][0].device.set_weights(weights())
+    try:
+        group[0][0].device.set_weights(weights())
+    except BaseException:
+        has_failed.set()
+        raise

@@ -1,18 +1,26 @@
 """How the loader brings weights to workers: each tensor is hashed once per file."""
 
+import threading
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Final
 
 import pytest
 
+from app.devices.base import Weight
 from app.devices.null import NullDevice
 from app.engine import weights
+from app.errors import DeviceLostError
+from app.rpc_backend.client.device import RpcDevice
 from app.rpc_backend.hashing import fnv1a_64
 from app.rpc_backend.wire.layout import Body
 from app.rpc_backend.worker.server import ServerSettings
 from app.rpc_backend.worker.tensor_cache import TensorCache
 from tests.helpers.loading import Loaded, load, write_model
 from tests.helpers.rpc_link import serving
+
+LIMIT_S: Final = 20
 
 
 class Counter:
@@ -69,6 +77,30 @@ def test_a_changed_file_is_hashed_again(counter: Counter, model: Path, tmp_path:
     write_model(model, seed=1)
     load_on(1, model, tmp_path / "hashes")
     assert counter.n == 30
+
+
+def test_a_lost_worker_ends_the_loading_of_the_others(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large model takes minutes, and the server does not start without the lost one."""
+    failed, begun = threading.Event(), threading.Event()
+    left: list[Weight] = []
+
+    def set_weights(self: RpcDevice, given: Iterable[Weight]) -> None:
+        rest = iter(given)
+        next(rest)
+        if self.info.name == "RPC1":
+            assert begun.wait(LIMIT_S)
+            raise DeviceLostError("the cable")
+        begun.set()
+        failed.wait(LIMIT_S)
+        left.extend(rest)
+
+    monkeypatch.setattr(RpcDevice, "set_weights", set_weights)
+    monkeypatch.setattr(weights, "Event", lambda: failed, raising=False)
+    with pytest.raises(DeviceLostError, match="the cable"):
+        load_on(2, model, None)
+    assert left == []
 
 
 def test_progress_is_told_for_each_worker_and_ends_with_all_of_it(
