@@ -2,6 +2,7 @@
 #   docker build -f docker/worker.Dockerfile -t llama-serve-worker .
 # The RPC port is open to whoever reaches it: publish it on a trusted network only, or run it with
 #   -e LLAMA_SERVE_RPC_SECRET=... and, for TLS, --tls-cert FILE --tls-key FILE
+# With -c /cache/weights the volume keeps weights, so that they are sent once.
 FROM python:3.12-slim
 
 ARG PIP_ARGS=""
