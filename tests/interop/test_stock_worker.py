@@ -253,6 +253,7 @@ def use_everything(device: RpcDevice) -> None:
         device.compute(graph)
     assert device.get_tensor(y, 0, y.nbytes).result(20) == bytes(y.nbytes)
     assert device.memory().free > 0
+    device.free(device.alloc(64, BufferUsage.ANY))
 
 
 def add_up(first: RpcDevice, second: RpcDevice) -> None:
