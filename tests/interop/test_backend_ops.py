@@ -65,8 +65,6 @@ TOLERATED: Final = re.compile(
     r"SUM\(type=f32,ne=\[33,256,1,1\],permute=\[1,0,2,3\]\)"
     # Numbers just between two: ggml-cpu takes the even one, ggml's reference and we the greater.
     r"|(CPY|SET_ROWS)\(type_src=b?f16,type_dst=q8_0,.*\)"
-    # Two scales that fit a block equally well, but for the order in which errors are added.
-    r"|SET_ROWS\(type_src=b?f16,type_dst=(q\d_K|iq4_\w+),.*\)"
 )
 
 Cases = Mapping[str, Sequence[Case]]

@@ -57,6 +57,21 @@ def inverse(x: torch.Tensor) -> torch.Tensor:
     return torch.where(x == 0, 0.0, 1.0 / x)
 
 
+def quotient(top: float, x: torch.Tensor) -> torch.Tensor:
+    """top / x, rounded once: torch multiplies a plain number with 1 / x."""
+    return torch.full_like(x, top) / x
+
+
+def sum_in_order(x: torch.Tensor) -> torch.Tensor:
+    """Sum of each row (…, 1), one element after the other: which of two almost equal fits is taken
+    hangs on the last bit.
+    """
+    total = x[..., :1]
+    for i in range(1, x.shape[-1]):
+        total = total + x[..., i : i + 1]
+    return total
+
+
 def largest(x: torch.Tensor) -> torch.Tensor:
     """The first element of greatest magnitude of each row, with its sign (…, 1)."""
     return x.gather(-1, x.abs().argmax(-1, keepdim=True))

@@ -11,7 +11,14 @@ import torch
 
 from app.ggml.types import GGMLType
 from app.kernels.torch_ref import quantize_few, quantize_k
-from app.kernels.torch_ref.bits import half_bytes, inverse, largest, packed, round_half_away
+from app.kernels.torch_ref.bits import (
+    half_bytes,
+    inverse,
+    largest,
+    packed,
+    round_half_away,
+    sum_in_order,
+)
 from app.kernels.torch_ref.dequant_k import IQ4_VALUES
 from app.kernels.torch_ref.quantize_k import nearest_iq4
 
@@ -63,8 +70,8 @@ def _iq4_nl(x: torch.Tensor) -> torch.Tensor:
     numbers = nearest_iq4(x * inverse(scale))
     chosen = values[numbers.to(torch.int64)]
     weight = x * x
-    top = (weight * chosen * x).sum(1, keepdim=True)
-    bottom = (weight * chosen * chosen).sum(1, keepdim=True)
+    top = sum_in_order(weight * chosen * x)
+    bottom = sum_in_order(weight * chosen * chosen)
     fitted = torch.where(bottom == 0, 0.0, top / bottom)
     empty = greatest.abs() < 1e-15
     scale = torch.where(empty, 0.0, fitted)

@@ -9,14 +9,20 @@ from collections.abc import Callable
 import torch
 
 from app.ggml.types import GGMLType
-from app.kernels.torch_ref.bits import half_bytes, inverse, packed, round_half_away
+from app.kernels.torch_ref.bits import (
+    half_bytes,
+    inverse,
+    packed,
+    round_half_away,
+    sum_in_order,
+)
 from app.kernels.torch_ref.dequant_few import FP4_VALUES, small_floats
 
 _GREATEST_FLOAT, _LARGEST = 0x7E, 448.0
 
 
 def _q1_0(x: torch.Tensor) -> torch.Tensor:
-    scale = x.abs().mean(1, keepdim=True)
+    scale = sum_in_order(x.abs()) / x.shape[1]
     return torch.cat((half_bytes(scale), packed((x >= 0).to(torch.uint8), 1, 1)), 1)
 
 

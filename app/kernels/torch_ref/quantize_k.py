@@ -12,7 +12,14 @@ from typing import NamedTuple
 import torch
 
 from app.ggml.types import GGMLType
-from app.kernels.torch_ref.bits import half_bytes, inverse, largest, packed
+from app.kernels.torch_ref.bits import (
+    half_bytes,
+    inverse,
+    largest,
+    packed,
+    quotient,
+    sum_in_order,
+)
 from app.kernels.torch_ref.dequant_k import IQ4_VALUES
 
 _EMPTY = 1e-15
@@ -30,38 +37,28 @@ class _Fit(NamedTuple):
     absolute: bool
 
 
-def _sum(x: torch.Tensor) -> torch.Tensor:
-    """Sum of each row (…, 1), one element after the other: which of two almost equal fits is taken
-    hangs on the last bit.
-    """
-    total = x[..., :1]
-    for i in range(1, x.shape[-1]):
-        total = total + x[..., i : i + 1]
-    return total
-
-
 def _fit_with_minimum(
     x: torch.Tensor, weight: torch.Tensor, fit: _Fit
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return scale and minimum (…, 1) so that scale * number - minimum is near x (…, m)."""
     low, high = x.amin(-1, keepdim=True).clamp(max=0), x.amax(-1, keepdim=True)
-    sum_w, sum_x, flat = _sum(weight), _sum(weight * x), high == low
+    sum_w, sum_x, flat = sum_in_order(weight), sum_in_order(weight * x), high == low
 
     def numbers(scale: torch.Tensor) -> torch.Tensor:
         return torch.round(scale * (x - low)).clamp_(0, fit.top)
 
     def error(scale: torch.Tensor, minimum: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
         difference = scale * number + minimum - x
-        return _sum(weight * (difference.abs() if fit.absolute else difference.square()))
+        return sum_in_order(weight * (difference.abs() if fit.absolute else difference.square()))
 
-    per_unit = fit.top / (high - low)
+    per_unit = quotient(fit.top, high - low)
     best_scale = 1.0 / per_unit
     best = error(best_scale, low, numbers(per_unit))
     for step in torch.arange(fit.steps + 1, device=x.device):
         # Trials go on from the best minimum so far.
         number = numbers((fit.first + fit.delta * step + fit.top) / (high - low))
-        sum_l, sum_l2 = _sum(weight * number), _sum(weight * number * number)
-        sum_xl = _sum(weight * number * x)
+        sum_l, sum_l2 = sum_in_order(weight * number), sum_in_order(weight * number * number)
+        sum_xl = sum_in_order(weight * number * x)
         determinant = sum_w * sum_l2 - sum_l * sum_l
         scale = (sum_w * sum_xl - sum_x * sum_l) / determinant
         minimum = (sum_l2 * sum_x - sum_l * sum_xl) / determinant
@@ -80,7 +77,7 @@ def _levels(values: torch.Tensor, top: int) -> tuple[torch.Tensor, torch.Tensor,
     stand for.
     """
     common = values.amax(1, keepdim=True).clamp(min=0)
-    per_unit = torch.where(common == 0, 0.0, top / common)
+    per_unit = torch.where(common == 0, 0.0, quotient(top, common))
     numbers = torch.round(per_unit * values).clamp_(0, top)
     scale = common / top
     return half_bytes(scale), numbers.to(torch.uint8), scale.half().float() * numbers
@@ -105,7 +102,9 @@ def _q2_k(x: torch.Tensor) -> torch.Tensor:
 def _four_or_five(x: torch.Tensor, fit: _Fit) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the first 16 bytes of a Q4_K or Q5_K block and its numbers."""
     parts = x.unflatten(1, (8, 32))
-    weight = (_sum(parts.square()) / 32).sqrt() + parts.abs()
+    # torch's root of many F32 is not always the nearest F32.
+    root = (sum_in_order(parts.square()) / 32).double().sqrt().float()
+    weight = root + parts.abs()
     scales, minima = _fit_with_minimum(parts, weight, fit)
     d, scale, used = _levels(scales[..., 0], 63)
     d_min, minimum, used_min = _levels(minima[..., 0], 63)
@@ -130,7 +129,7 @@ def _fit_three_bits(x: torch.Tensor) -> torch.Tensor:
     """Return the scale (…, 1) of numbers -4…3, which one after another go where they fit better."""
     weight = x.square()
     number = torch.round(-4.0 * inverse(largest(x)) * x).clamp_(-4, 3)
-    top, bottom = _sum(weight * x * number), _sum(weight * number * number)
+    top, bottom = sum_in_order(weight * x * number), sum_in_order(weight * number * number)
     for i in [*range(x.shape[-1])] * 5:
         w, v, old = weight[..., i : i + 1], x[..., i : i + 1], number[..., i : i + 1]
         top_without, bottom_without = top - w * v * old, bottom - w * old * old
@@ -149,7 +148,7 @@ def _signed_levels(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Scales (n, m) → the bytes of a common one, integers -depth…top, and what those stand for."""
     greatest = largest(scales)
-    per_unit = torch.where(greatest == 0, 0.0, -depth / greatest)
+    per_unit = torch.where(greatest == 0, 0.0, quotient(-depth, greatest))
     numbers = torch.round(per_unit * scales).clamp_(-depth, top)
     common = inverse(per_unit)
     return half_bytes(common), numbers, common.half().float() * numbers
@@ -173,11 +172,11 @@ def _q3_k(x: torch.Tensor) -> torch.Tensor:
 
 def _fit_six_bits(x: torch.Tensor) -> torch.Tensor:
     """Return the best scale (…, 1) of numbers -32…31 over some trials."""
-    weight, greatest = x.square(), inverse(largest(x))
+    weight, greatest = x.square(), largest(x)
     scale = best = torch.zeros_like(greatest)
     for step in (0, *range(-9, 0), *range(1, 10)):
-        number = torch.round(-(32 + 0.1 * step) * greatest * x).clamp_(-32, 31)
-        top, bottom = _sum(weight * x * number), _sum(weight * number * number)
+        number = torch.round(quotient(-(32 + 0.1 * step), greatest) * x).clamp_(-32, 31)
+        top, bottom = sum_in_order(weight * x * number), sum_in_order(weight * number * number)
         better = (bottom > 0) & (top * top > best * bottom)
         fitted = top / bottom
         scale = torch.where(better, fitted, scale)
@@ -203,11 +202,12 @@ def nearest_iq4(x: torch.Tensor) -> torch.Tensor:
 def _fit_iq4(x: torch.Tensor) -> torch.Tensor:
     """Return the best scale (…, 1) of IQ4 values over some trials."""
     values = torch.tensor(IQ4_VALUES, dtype=torch.float32, device=x.device)
-    weight, greatest = x.square(), inverse(largest(x))
+    weight, greatest = x.square(), largest(x)
     scale = best = torch.zeros_like(greatest)
-    for trial in (-IQ4_VALUES[0], *(IQ4_VALUES[0] + step for step in range(-7, 8))):
-        chosen = values[nearest_iq4(trial * greatest * x).to(torch.int64)]
-        top, bottom = _sum(weight * chosen * x), _sum(weight * chosen * chosen)
+    trials = [quotient(IQ4_VALUES[0] + step, greatest) for step in range(-7, 8)]
+    for per_unit in (inverse(greatest / -IQ4_VALUES[0]), *trials):
+        chosen = values[nearest_iq4(per_unit * x).to(torch.int64)]
+        top, bottom = sum_in_order(weight * chosen * x), sum_in_order(weight * chosen * chosen)
         better = (bottom > 0) & (top * top > best * bottom)
         fitted = top / bottom
         scale = torch.where(better, fitted, scale)
