@@ -145,7 +145,7 @@ class ServerTarget:
             data = self._request(dice, line, host, rooms)
             if host.secret is not None and dice.chance(0.02):
                 line.sock.sendall(dice.randbytes(dice.randrange(1, 300)))
-            line.sendall(data[: dice.randrange(len(data))] if dice.chance(0.03) else data)
+            line.sendall(data[: dice.randrange(len(data) + 1)] if dice.chance(0.03) else data)
             self.outcomes["requests"] += 1
         self._leave(dice, line)
 
