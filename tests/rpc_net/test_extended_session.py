@@ -240,6 +240,13 @@ def test_a_client_says_what_a_worker_wants(
         Talk(access, credentials)
 
 
+def test_a_worker_that_only_says_that_it_has_a_secret_is_not_trusted() -> None:
+    talk = Talk(Access(SECRET))
+    talk.core.announced = x.Announced.SECRET
+    with pytest.raises(AccessRefusedError, match="expected it to prove"):
+        greet(talk.ask, talk.core, Credentials(SECRET))
+
+
 def test_a_plain_client_of_a_tls_worker_gets_its_hello_answered_and_no_more() -> None:
     session, answers = Session([NullDevice()], 8, access=Access(demands_tls=True)), []
     session.writable()[: len(HELLO)] = HELLO

@@ -49,6 +49,8 @@ def greet(ask: Ask, core: ClientCore, credentials: Credentials) -> None:
     if x.Announced.SECRET not in announced and secret is not None:
         raise AccessRefusedError(f"it has no secret, {_NOT_TRUSTED}: start it with --secret-file")
     if x.Announced.EXTENDED not in announced:
+        if secret is not None:
+            raise AccessRefusedError(f"it says that it has a secret and no more, {_NOT_TRUSTED}")
         return
     nonce = secrets.token_bytes(x.NONCE_BYTES)
     reply = ask(x.Extend(x.REVISION, nonce))
