@@ -14,6 +14,7 @@ from app.ggml.tensor import Buffer, Tensor
 from app.rpc_backend.wire import messages as m
 from app.rpc_backend.wire.client_core import ClientCore, Reply
 from app.rpc_backend.wire.tensor import Place, WireTensor, to_wire
+from app.rpc_backend.worker.budget import Budget
 from app.rpc_backend.worker.server import RpcServer, ServerSettings, bind
 from app.rpc_backend.worker.session import Session
 from app.rpc_backend.worker.tensor_store import TensorStore
@@ -38,9 +39,13 @@ class MemoryLink:
     """One client of a worker that lives in the same thread."""
 
     def __init__(
-        self, devices: Sequence[Device], version: int = 8, cache: TensorStore | None = None
+        self,
+        devices: Sequence[Device],
+        version: int = 8,
+        cache: TensorStore | None = None,
+        budget: Budget | None = None,
     ) -> None:
-        self.session = Session(devices, version, cache)
+        self.session = Session(devices, version, cache, budget=budget)
         self.core = ClientCore()
         self._receive(self.raw(self.core.hello()))
 

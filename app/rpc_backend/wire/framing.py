@@ -32,6 +32,11 @@ class ReceiveBuffer:
         """Bytes that have arrived and were not returned."""
         return self._end - self._start + (self._filled if self._wanted else 0)
 
+    @property
+    def n_claimed(self) -> int:
+        """Bytes of memory that were claimed for a body that has not all arrived."""
+        return len(self._target)
+
     def writable(self) -> memoryview:
         """Return where the next bytes from the socket belong; never empty."""
         if self._wanted:

@@ -10,6 +10,7 @@ RemoteProtocolError the conversation is over. `extend()` begins an extended conv
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from app.rpc_backend.errors import LocalProtocolError, RemoteProtocolError
 from app.rpc_backend.wire.commands import Command, Raw, Tail, command_by_number
@@ -18,6 +19,9 @@ from app.rpc_backend.wire.extensions import ErrorReply, pack_error
 from app.rpc_backend.wire.framing import REQUEST_HEADER, RESPONSE_HEADER, ReceiveBuffer
 from app.rpc_backend.wire.layout import Body
 from app.rpc_backend.wire.messages import Message
+
+_PARSED_PER_BYTE: Final = 8
+"""Bytes that a byte of a graph's description takes with the objects that are made of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,12 @@ class WorkerCore:
     def is_between_requests(self) -> bool:
         """Whether nothing of a next request has arrived."""
         return self._command is None and not self._buffer.n_unread
+
+    @property
+    def footprint(self) -> int:
+        """Bytes of memory that a body may take until it is understood."""
+        is_graph = self._command is not None and self._command.tail is Tail.GRAPH
+        return self._buffer.n_claimed * (_PARSED_PER_BYTE if is_graph else 1)
 
     @property
     def position(self) -> str:

@@ -67,7 +67,7 @@ def ping(state: ClientState, message: x.Ping) -> x.Ping:
 def device_facts(state: ClientState, message: x.DeviceFacts) -> bytes:
     """Say what a device is, as JSON (read by `client/facts.py`)."""
     device = state.device(message.device)
-    info, memory = device.info, device.memory()
+    info, memory = device.info, state.budget.memory(device)
     facts = {
         "name": info.name,
         "description": info.description,

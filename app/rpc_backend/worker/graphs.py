@@ -21,6 +21,7 @@ from app.rpc_backend.errors import RemoteProtocolError
 from app.rpc_backend.wire.constants import KEPT_GRAPHS
 from app.rpc_backend.wire.graph_codec import GraphCompute
 from app.rpc_backend.wire.tensor import WireTensor, to_tensor
+from app.rpc_backend.worker.budget import Budget, Held
 from app.rpc_backend.worker.buffers import BufferTable
 from app.rpc_backend.worker.lanes import Event
 
@@ -32,11 +33,14 @@ _MEMORY_SHARE: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class CheckedGraph:
-    """A graph that may run, and the events of all buffers that it touches."""
+    """A graph that may run, the events of all buffers that it touches, and the memory that it is
+    worth while anybody has it.
+    """
 
     graph: Graph
     events: tuple[Event, ...]
     n_tensors: int
+    held: Held
 
 
 class GraphStore:
@@ -101,18 +105,21 @@ def _most_tensors() -> int:
     return host_memory().total // (_MEMORY_SHARE * _TENSOR_BYTES)
 
 
-def build_graph(message: GraphCompute, buffers: BufferTable, *, keep: bool) -> CheckedGraph:
+def build_graph(
+    message: GraphCompute, buffers: BufferTable, budget: Budget, *, keep: bool
+) -> CheckedGraph:
     """Make a graph of what a client sent and verify it.
 
     Tensors on another device of this worker count as having no memory. Nodes that the client did
     not mark for computing are left out, as stock backends do.
 
-    Raises: GraphError, UnsupportedError, RemoteProtocolError.
+    Raises: GraphError, UnsupportedError, RemoteProtocolError, OutOfMemoryError.
     """
     _check_ids(message)
     by_id = {wire.id: wire for wire in message.tensors}
     marked = {key for key in message.node_ids if _node(key, by_id).flags & TensorFlag.COMPUTE}
-    needed = _needed(message, marked)
+    needed = _needed(message, marked) & by_id.keys()
+    held = budget.hold(len(needed) * _TENSOR_BYTES, f"graph of {len(needed)} tensors")
     made: dict[int, Tensor] = {}
     events: dict[int, Event] = {}
     for wire in message.tensors:
@@ -127,7 +134,7 @@ def build_graph(message: GraphCompute, buffers: BufferTable, *, keep: bool) -> C
     nodes = [made[key] for key in message.node_ids if key in marked]
     graph = Graph(nodes, next_uid() if keep else 0)
     verify_graph(graph)
-    return CheckedGraph(graph, tuple(events.values()), len(made))
+    return CheckedGraph(graph, tuple(events.values()), len(made), held)
 
 
 def _place(wire: WireTensor, device: int, buffers: BufferTable, events: dict[int, Event]) -> Tensor:

@@ -78,14 +78,15 @@ def _get_max_size(state: ClientState, message: m.GetMaxSize) -> Outcome:
 
 
 def _get_device_memory(state: ClientState, message: m.GetDeviceMemory) -> Outcome:
-    memory = state.device(message.device).memory()
+    memory = state.budget.memory(state.device(message.device))
     return m.DeviceMemoryReply(memory.free, memory.total)
 
 
 def _alloc_buffer(state: ClientState, message: m.AllocBuffer) -> Outcome:
     device = state.device(message.device)
-    if message.size > device.max_size() or not state.buffers.has_room_for(message.size):
-        log.info("%s: buffer of %d bytes refused: more than the largest", state.peer, message.size)
+    most = min(device.max_size(), state.budget.memory(device).free)
+    if message.size > most or not state.buffers.has_room_for(message.size):
+        log.info("%s: buffer of %d bytes refused: up to %d", state.peer, message.size, most)
         return m.AllocBufferReply(0, 0)
     try:
         buffer = device.alloc(message.size, BufferUsage.ANY)
@@ -206,7 +207,12 @@ def _memset_tensor(state: ClientState, message: m.MemsetTensor) -> Outcome:
 def _graph_compute(state: ClientState, message: GraphCompute) -> Outcome:
     device = state.device(message.device)
     keep = state.graphs.keeps(message.uid)
-    checked = build_graph(message, state.buffers, keep=keep)
+    try:
+        checked = build_graph(message, state.buffers, state.budget, keep=keep)
+    except OutOfMemoryError:
+        # As the client does; otherwise what it kept would stand in the way of its next one.
+        state.graphs.forget_all()
+        raise
     reason = device.unsupported(checked.graph.nodes)
     if reason is not None:
         raise UnsupportedError(reason)

@@ -32,6 +32,10 @@ Work = Callable[[Report], None]
 """Does a job; may raise, or report later."""
 
 
+def _nothing(report: Report) -> None:
+    """What a job that is done has left to do."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """What a request failed with after the next ones had been read."""
@@ -149,7 +153,8 @@ class Lane:
             self._owner.failed(job.request, error)
         finally:
             with self._has_changed:
-                job.is_done = True
+                # Its buffers' events may know the job for long, but need not keep its graph.
+                job.is_done, job.work = True, _nothing
                 self._is_busy = False
                 self._has_changed.notify_all()
                 if self._queue:
@@ -159,7 +164,7 @@ class Lane:
         """Drop what has not begun and make the thread end after what has."""
         with self._has_work:
             for job in self._queue:
-                job.is_done = True
+                job.is_done, job.work = True, _nothing
             self._queue.clear()
             self._is_closed = True
             self._has_work.notify_all()

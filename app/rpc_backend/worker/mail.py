@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from app.rpc_backend.errors import DeliveryError
+from app.rpc_backend.worker.budget import Budget
 from app.rpc_backend.worker.mailbox import Incoming, Mailbox, Mailboxes
 from app.rpc_backend.worker.outgoing import Dial, Outgoing
 
@@ -22,6 +23,7 @@ class Mail:
     timeout_s: float = DELIVERY_TIMEOUT_S
     mailbox: Mailbox | None = None
     incoming: Incoming | None = None
+    budget: Budget = field(default_factory=Budget)
     _outgoing: Outgoing | None = None
 
     def door(self) -> Mailbox:
@@ -38,7 +40,7 @@ class Mail:
         if self._outgoing is None:
             if self.dial is None:
                 raise DeliveryError("this worker does not connect to others")
-            self._outgoing = Outgoing(self.dial)
+            self._outgoing = Outgoing(self.dial, self.budget)
         return self._outgoing
 
     def drop_incoming(self) -> None:

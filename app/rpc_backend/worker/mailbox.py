@@ -17,6 +17,7 @@ from typing import Final
 from app.rpc_backend.errors import DeliveryError
 from app.rpc_backend.wire.extensions import KEY_BYTES, MAX_PUSH_BYTES
 from app.rpc_backend.wire.layout import Body
+from app.rpc_backend.worker.budget import Budget, Held
 
 MAX_MAIL_BYTES: Final = 4 * MAX_PUSH_BYTES
 
@@ -31,24 +32,34 @@ HasLeft = Callable[[], bool]
 @dataclass(slots=True, eq=False)
 class _Parcel:
     size: int
+    held: Held
     pieces: list[Body] = field(default_factory=list)
     is_whole: bool = False
     failure: str | None = None
 
     @property
     def cost(self) -> int:
-        return self.size + _BYTES_EACH
+        return _cost(self.size)
 
     @property
     def is_settled(self) -> bool:
         return self.is_whole or self.failure is not None
 
 
+def _cost(size: int) -> int:
+    return size + _BYTES_EACH
+
+
 class Mailbox:
     """Deliveries for one session."""
 
-    def __init__(self, timeout_s: float, max_bytes: int = MAX_MAIL_BYTES) -> None:
-        """`timeout_s` is how long to wait for a delivery, or for room for one."""
+    def __init__(
+        self, timeout_s: float, max_bytes: int = MAX_MAIL_BYTES, budget: Budget | None = None
+    ) -> None:
+        """`timeout_s` is how long to wait for a delivery, or for room for one; `budget` is what all
+        clients share.
+        """
+        self._budget = budget or Budget()
         self.key = secrets.token_bytes(KEY_BYTES)
         self._timeout_s = timeout_s
         self._max_bytes = max_bytes
@@ -62,12 +73,12 @@ class Mailbox:
     def begin(self, sequence: int, size: int, has_left: HasLeft) -> "Incoming":
         """Make room for a delivery; `has_left` tells whether its sender has.
 
-        Raises: DeliveryError.
+        Raises: DeliveryError, OutOfMemoryError.
         """
         what = f"delivery {sequence} of {size} bytes"
         if size > MAX_PUSH_BYTES:
             raise DeliveryError(f"{what}: expected up to {MAX_PUSH_BYTES}")
-        parcel = _Parcel(size)
+        parcel = _Parcel(size, self._budget.hold(_cost(size), what))
         with self._changed:
             self._wait(lambda: self._admits(sequence, parcel), f"{what}: no room", has_left)
             if sequence in self._given_up:
@@ -171,13 +182,14 @@ class Incoming:
 class Mailboxes:
     """The mailboxes of all sessions of a worker."""
 
-    def __init__(self) -> None:
+    def __init__(self, budget: Budget | None = None) -> None:
+        self._budget = budget or Budget()
         self._lock = threading.Lock()
         self._by_key: dict[bytes, Mailbox] = {}
 
     def open(self, timeout_s: float) -> Mailbox:
         """Make one."""
-        mailbox = Mailbox(timeout_s)
+        mailbox = Mailbox(timeout_s, budget=self._budget)
         with self._lock:
             self._by_key[mailbox.key] = mailbox
         return mailbox

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from app.errors import LlamaServeError
 from app.rpc_backend.errors import DeliveryError
 from app.rpc_backend.wire.extensions import MAX_PUSH_BYTES
+from app.rpc_backend.worker.budget import Budget, Held
 from app.rpc_backend.worker.lanes import Report
 
 log = logging.getLogger(__name__)
@@ -23,6 +24,9 @@ MAX_WAITING_BYTES: Final = 2 * MAX_PUSH_BYTES
 """Bytes that may wait for one target before the lane does."""
 
 MAX_TARGETS: Final = 256
+
+_SENDER_BYTES: Final = 1024 * 1024
+"""What a connection and its thread count for."""
 
 
 class Courier(Protocol):
@@ -58,12 +62,14 @@ class Letter:
     sequence: int
     data: bytes
     report: Report
+    held: Held | None = None
 
 
 class Outgoing:
     """What one client of this worker has pushed. One thread at a time sends to a target."""
 
-    def __init__(self, dial: Dial) -> None:
+    def __init__(self, dial: Dial, budget: Budget | None = None) -> None:
+        self.budget = budget or Budget()
         self._dial = dial
         self._lock = threading.Lock()
         self._senders: dict[Address, _Sender] = {}
@@ -72,14 +78,15 @@ class Outgoing:
     def send(self, address: Address, letter: Letter) -> None:
         """Hand a letter over; waits while too much is on its way to the same target.
 
-        Raises: DeliveryError.
+        Raises: DeliveryError, OutOfMemoryError.
         """
         with self._lock:
             sender = self._senders.get(address)
             if sender is None:
                 if self._is_closed or len(self._senders) >= MAX_TARGETS:
                     raise DeliveryError(f"more than {MAX_TARGETS} other workers, or none any more")
-                sender = _Sender(address, self._dial)
+                held = self.budget.hold(_SENDER_BYTES, "a connection to another worker")
+                sender = _Sender(address, self._dial, held)
                 self._senders[address] = sender
         sender.add(letter)
 
@@ -95,7 +102,8 @@ class Outgoing:
 class _Sender:
     """Delivers to one worker, in order."""
 
-    def __init__(self, address: Address, dial: Dial) -> None:
+    def __init__(self, address: Address, dial: Dial, held: Held) -> None:
+        self._held = held
         self._address = address
         self._dial = dial
         self._changed = threading.Condition()

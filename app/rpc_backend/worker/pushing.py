@@ -32,8 +32,9 @@ def push_tensor(state: ClientState, message: x.PushTensor) -> Later:
     address, outgoing = _address(message), state.mail.outgoing()
 
     def work(report: Report) -> None:
+        held = outgoing.budget.hold(region.size, f"push of '{region.tensor.name}'")
         data = region.device.get_tensor(region.tensor, region.offset, region.size).result()
-        outgoing.send(address, Letter(message.key, message.sequence, data, report))
+        outgoing.send(address, Letter(message.key, message.sequence, data, report, held))
 
     return Later(region.held.device_index, work, (region.held.event,))
 

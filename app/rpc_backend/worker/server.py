@@ -23,6 +23,7 @@ from app.rpc_backend.wire.constants import NEWEST
 from app.rpc_backend.worker.access import Access
 from app.rpc_backend.worker.all_reduce import Groups
 from app.rpc_backend.worker.allowed import Network, is_allowed
+from app.rpc_backend.worker.budget import Budget
 from app.rpc_backend.worker.link import LinkLimits
 from app.rpc_backend.worker.mail import DELIVERY_TIMEOUT_S, Mail
 from app.rpc_backend.worker.mailbox import Mailboxes
@@ -98,7 +99,8 @@ class RpcServer:
         self._settings = settings or ServerSettings()
         tls = self._settings.tls
         self._tls = None if tls is None else worker_context(tls)
-        self._mailboxes = Mailboxes()
+        self._budget = Budget(devices)
+        self._mailboxes = Mailboxes(self._budget)
         self._peers: set[Peer] = set()
         self._lock = threading.Lock()
         self._stopping = False
@@ -171,13 +173,19 @@ class RpcServer:
     def _start(self, sock: socket.socket, name: str) -> None:
         settings = self._settings
         access = Access(settings.secret, demands_tls=self._tls is not None)
-        session = Session(self._devices, settings.version, settings.cache, name, access)
+        session = Session(
+            self._devices, settings.version, settings.cache, name, access, self._budget
+        )
         peer = Peer(sock, name, session, self._tls, settings.hello_timeout_s, self._forget)
         here = self._listener.getsockname()[0]
         session.state.lanes.on_failure = peer.tell_failures
         session.state.groups = Groups(here, settings.link_limits, peer.has_left, settings.allowed)
         session.state.mail = Mail(
-            self._mailboxes, settings.dial, peer.has_left, settings.delivery_timeout_s
+            self._mailboxes,
+            settings.dial,
+            peer.has_left,
+            settings.delivery_timeout_s,
+            budget=self._budget,
         )
         try:
             sock.setblocking(True)

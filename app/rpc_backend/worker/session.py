@@ -18,6 +18,7 @@ from app.rpc_backend.wire.layout import Body
 from app.rpc_backend.wire.messages import FlagReply, GetTensor, GetTensor2D, Hello, Message
 from app.rpc_backend.wire.worker_core import Request, WorkerCore
 from app.rpc_backend.worker.access import OPEN, Access
+from app.rpc_backend.worker.budget import Budget, Held
 from app.rpc_backend.worker.extended import error_code
 from app.rpc_backend.worker.handlers import BESIDE, DATA_HANDLERS, HANDLERS, Pieces, Promise
 from app.rpc_backend.worker.lanes import Later
@@ -54,8 +55,12 @@ class Session:
         cache: TensorStore | None = None,
         peer: str = "client",
         access: Access = OPEN,
+        budget: Budget | None = None,
     ) -> None:
-        self.state = ClientState(devices, version, cache, peer, access)
+        """`budget` is what all clients share, None for one of its own."""
+        budget = budget or Budget(devices)
+        self.state = ClientState(devices, version, cache, peer, access, budget)
+        self._reading = Held(budget, "a request")
         self._core = WorkerCore(version, locked=access.secret is not None)
         self._skipping = False
         self._promised: deque[tuple[Request, Promise]] = deque()
@@ -97,11 +102,12 @@ class Session:
         self._core.wrote(n)
         while True:
             try:
+                self._reading.resize(self._core.footprint)
                 request = self._core.next_request()
             except LlamaServeError as error:
                 yield from self._keep_promises()
                 if self._core.is_extended:
-                    yield self._core.error(None, x.ErrorCode.PROTOCOL, str(error))
+                    yield self._core.error(None, error_code(error), str(error))
                 raise SessionError(str(error)) from error
             if request is None:
                 yield from self._keep_promises()
@@ -125,6 +131,7 @@ class Session:
     def close(self) -> None:
         """Free everything that the client had."""
         self.state.close()
+        self._reading.release()
 
     def _handle(self, request: Request) -> Iterator[Body]:
         message, name, chunk = request.message, request.command.number.name, request.chunk

@@ -15,6 +15,7 @@ from app.errors import LlamaServeError
 from app.rpc_backend.errors import RemoteProtocolError
 from app.rpc_backend.worker.access import OPEN, Access
 from app.rpc_backend.worker.all_reduce import Groups
+from app.rpc_backend.worker.budget import Budget
 from app.rpc_backend.worker.buffers import BufferTable
 from app.rpc_backend.worker.graphs import GraphStore
 from app.rpc_backend.worker.lanes import Lanes
@@ -36,6 +37,7 @@ class ClientState:
     cache: TensorStore | None = None
     peer: str = "client"
     access: Access = OPEN
+    budget: Budget = field(default_factory=Budget)
     expected_proof: bytes | None = None
     """What PROVE has to show; known from EXTEND on."""
     buffers: BufferTable = field(default_factory=BufferTable)
