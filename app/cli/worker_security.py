@@ -13,7 +13,7 @@ from app.cli.flags.parser import Parsed
 from app.cli.flags.securing import file_remarks, secret_in_file, secret_in_variable
 from app.errors import ConfigError
 from app.rpc_backend.streams.settings import ServerTls
-from app.rpc_backend.worker.allowed import Network
+from app.rpc_backend.worker.allowed import Network, as_met
 
 _SECRET_FLAG: Final = "--secret-file"
 _ALLOW_FLAG: Final = "--allow"
@@ -76,7 +76,7 @@ def read_security(args: argparse.Namespace, environment: Parsed) -> Security:
 def _allowed(texts: Sequence[str]) -> tuple[Network, ...]:
     entries = [entry.strip() for text in texts for entry in text.split(",")]
     try:
-        return tuple(ip_network(entry, strict=False) for entry in entries)
+        return tuple(as_met(ip_network(entry, strict=False)) for entry in entries)
     except ValueError as error:
         raise ConfigError(
             f"{_ALLOW_FLAG}: {error}: expected addresses or networks such as 10.0.0.0/24"

@@ -26,6 +26,8 @@ def secret_file(folder: Path, content: bytes, mode: int = 0o600) -> str:
 def test_the_secret_is_the_file_without_the_end_of_its_line(tmp_path: Path, end: bytes) -> None:
     security = parse_options(["--secret-file", secret_file(tmp_path, SECRET + end)], {}).security
     assert (security.secret, security.remarks) == (SECRET, ())
+    environ = {"LLAMA_SERVE_RPC_SECRET": os.fsdecode(SECRET + end)}
+    assert parse_options([], environ).security.secret == SECRET
 
 
 def test_only_one_end_of_line_is_taken_off(tmp_path: Path) -> None:
@@ -47,7 +49,9 @@ def test_the_flag_overrides_the_variable(tmp_path: Path) -> None:
     assert parse_options(["--secret-file", path], environ).security.secret == SECRET
 
 
-@pytest.mark.parametrize("content", [b"", b"\n", b"too little", SECRET[:-1] + b"\n"], ids=repr)
+@pytest.mark.parametrize(
+    "content", [b"", b"\n", b"too little", SECRET[:-1] + b"\n", b" " * 20], ids=repr
+)
 def test_short_secrets_are_refused_and_not_shown(tmp_path: Path, content: bytes) -> None:
     path = secret_file(tmp_path, content)
     with pytest.raises(ConfigError, match=f"--secret-file '{path}': .*expected 16") as caught:
@@ -124,9 +128,9 @@ def test_an_open_address_is_as_loud_as_it_is_dangerous(host: str) -> None:
 
 
 def test_the_list_of_addresses_is_read_and_said() -> None:
-    argv = ["--allow", "10.0.0.7/24, ::1", "--allow", "192.168.1.5"]
+    argv = ["--allow", "10.0.0.7/24, ::1", "--allow", "192.168.1.5,::ffff:10.1.0.0/112"]
     security = parse_options(argv, {}).security
-    assert security.places == "10.0.0.0/24, ::1/128, 192.168.1.5/32"
+    assert security.places == "10.0.0.0/24, ::1/128, 192.168.1.5/32, 10.1.0.0/16"
     assert parse_options([], {}).security.places == ""
     assert f"this port from {security.places} can" in open_warning("0.0.0.0", security)
 

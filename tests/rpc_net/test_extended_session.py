@@ -17,7 +17,7 @@ from app.rpc_backend.wire import messages as m
 from app.rpc_backend.wire.client_core import ClientCore, Reply
 from app.rpc_backend.wire.constants import Cmd
 from app.rpc_backend.wire.layout import Body
-from app.rpc_backend.wire.tensor import Place, to_wire
+from app.rpc_backend.wire.tensor import NULL_TENSOR, Place, to_wire
 from app.rpc_backend.worker.access import OPEN, Access
 from app.rpc_backend.worker.session import Session, SessionError
 from tests.helpers.rpc_frames import HELLO, frame, u32, u64
@@ -194,6 +194,20 @@ def test_nothing_but_the_proof_is_taken_before_it() -> None:
 def test_another_secret_is_noticed_by_the_client_before_it_gives_its_own_proof() -> None:
     with pytest.raises(AccessRefusedError, match="its secret is another one"):
         Talk(Access(SECRET), Credentials(b"another"))
+
+
+def test_no_proof_and_no_key_is_shown_by_what_has_them() -> None:
+    told = [x.ExtendReply(1, bytes(32), b"hush"), x.Prove(b"hush"), x.DoorReply(b"hush")]
+    told.append(x.PushTensor(NULL_TENSOR, 0, 0, 1, 2, b"host", b"hush"))
+    assert "hush" not in repr([*told, x.Deliver(b"hush", 1)])
+
+
+def test_a_client_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    talk = extended()
+    for _ in range(300):
+        talk.send(m.FreeBuffer(77))
+    assert len(caplog.records) == 101
+    assert "its further failures are only counted" in caplog.text
 
 
 def test_a_client_that_only_guesses_is_cut_off() -> None:

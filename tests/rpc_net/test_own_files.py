@@ -80,6 +80,14 @@ def test_data_of_another_length_is_not_handed_over(tmp_path: Path) -> None:
     assert restored(files, 1) == data_of(1)
 
 
+def test_a_pipe_in_the_place_of_a_model_is_not_waited_for(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "a.gguf", 1)
+    files = opened(path)
+    path.unlink()
+    os.mkfifo(path)
+    assert restored(files, 1) is None
+
+
 def test_a_second_start_reads_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_model(tmp_path / "a.gguf", 1, 2)
     opened(path, hashes=tmp_path / "hashes")

@@ -7,7 +7,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -17,6 +17,7 @@ from app.errors import ConfigError, DeviceLostError, LlamaServeError
 from app.ggml.tensor import new_tensor
 from app.ggml.types import GGMLType
 from app.rpc_backend.client.connect import open_workers
+from app.rpc_backend.client.connection import ClientSettings
 from app.rpc_backend.client.device import RpcDevice
 from app.rpc_backend.wire import messages as m
 from app.rpc_backend.wire.constants import Cmd
@@ -140,6 +141,20 @@ def test_clients_with_memory_are_not_cut_off_for_new_ones() -> None:
             assert is_closed(sock)
         holder.synchronize()
         holder.close()
+
+
+def test_strangers_do_not_cut_off_who_has_proved_the_secret() -> None:
+    with ExitStack() as stack:
+        settings = ServerSettings(max_clients=3, secret=b"a secret of the house")
+        server = stack.enter_context(serving([NullDevice()], settings))
+        (proven,) = open_workers(
+            [f"127.0.0.1:{server.port}"], ClientSettings(secret=settings.secret)
+        )
+        strangers = [stack.enter_context(raw_client(server)) for _ in range(4)]
+        assert is_closed(strangers[0])
+        assert is_closed(strangers[1])
+        proven.synchronize()
+        proven.close()
 
 
 def test_short_connections_in_a_row_are_served_and_forgotten() -> None:

@@ -1,6 +1,7 @@
 """Streams keep their contract, whatever carries the bytes: one end waits, the other does not."""
 
 import hashlib
+import os
 import random
 import select
 import socket
@@ -9,6 +10,8 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
+from types import SimpleNamespace
 from typing import Final
 
 import pytest
@@ -232,6 +235,23 @@ def test_both_ends_know_the_same_certificate(certificates: Certificates) -> None
     pair = tls_pair(certificates)
     assert len(pair.client.certificate_digest) == 32
     assert pair.client.certificate_digest == pair.worker.certificate_digest
+    pair.client.close()
+    pair.worker.close()
+
+
+def test_drips_of_a_record_do_not_prolong_a_read(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = tls_pair(certificates)
+    pair.worker.settimeout(10)
+    clock = SimpleNamespace(monotonic=count(step=4).__next__)
+    monkeypatch.setattr("app.rpc_backend.streams.tls.time", clock)
+    monkeypatch.setattr(pair.worker, "_scratch", memoryview(bytearray(1)))
+    with socket.socket(fileno=os.dup(pair.client.fileno())) as below:
+        below.sendall(b"\x17\x03\x03\x10\x00" + bytes(20))
+    with pytest.raises(TimeoutError):
+        pair.worker.recv_into(memoryview(bytearray(10)))
+    assert len(pair.worker_sock.recv(25)) > 20, "given up after some of the bytes"
     pair.client.close()
     pair.worker.close()
 

@@ -117,7 +117,7 @@ def secret_in_file(flag: str, path: str) -> bytes:
             secret = file.read(MAX_SECRET_BYTES + 2)
     except OSError as error:
         raise ConfigError(f"{source}: {error.strerror}: expected a file with a secret") from error
-    return _checked(source, secret.removesuffix(b"\n").removesuffix(b"\r"))
+    return _checked(source, secret)
 
 
 def file_remarks(flag: str, path: str | None) -> list[str]:
@@ -134,9 +134,11 @@ def file_remarks(flag: str, path: str | None) -> list[str]:
 
 
 def _checked(source: str, secret: bytes) -> bytes:
-    if not MIN_SECRET_BYTES <= len(secret) <= MAX_SECRET_BYTES:
+    """Return the secret without the end of its last line, if it can be one."""
+    secret = secret.removesuffix(b"\n").removesuffix(b"\r")
+    if len(secret.strip()) < MIN_SECRET_BYTES or len(secret) > MAX_SECRET_BYTES:
         raise ConfigError(
-            f"{source}: a secret of {len(secret)} bytes: expected {MIN_SECRET_BYTES} to "
+            f"{source}: a secret of {len(secret.strip())} bytes: expected {MIN_SECRET_BYTES} to "
             f"{MAX_SECRET_BYTES}; openssl rand -hex 32 makes a good one"
         )
     return secret

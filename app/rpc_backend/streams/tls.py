@@ -116,7 +116,11 @@ class TlsStream:
 
     def recv_into(self, room: memoryview) -> int:
         """Decrypt what is here, or else what the socket has."""
+        limit, begin = self._sock.gettimeout(), time.monotonic()
         while (n := self._decrypt(room)) is None:
+            # The socket counts from each byte anew, and a record can come in thousands of them.
+            if limit and time.monotonic() - begin > limit:
+                raise TimeoutError
             self._receive()
         return n
 

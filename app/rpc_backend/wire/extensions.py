@@ -56,7 +56,7 @@ in its place, over a connection of its own since the other may be busy waiting; 
 
 import hmac
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
 from typing import Final
 
@@ -121,14 +121,14 @@ class ExtendReply:
 
     revision: int
     nonce: bytes
-    proof: bytes
+    proof: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Prove:
     """Show that the client knows the secret."""
 
-    proof: bytes
+    proof: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class OpenDoor:
 class DoorReply:
     """The key; the same one each time."""
 
-    key: bytes
+    key: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,14 +174,14 @@ class PushTensor:
     sequence: int
     port: int
     host: bytes
-    key: bytes
+    key: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
     """Leave the data behind this at the door with this key, under a number."""
 
-    key: bytes
+    key: bytes = field(repr=False)
     sequence: int
 
 

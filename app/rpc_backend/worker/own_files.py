@@ -99,7 +99,7 @@ class OwnFiles:
         if place.n_bytes != size:
             return False
         try:
-            with open(place.file.path, "rb", buffering=0) as file:
+            with open(place.file.path, "rb", buffering=0, opener=_without_waiting) as file:
                 found = hand_over(file.fileno(), place.offset, size, write)
         except OSError as error:
             log.warning("%s: %s; no longer used", place.file.path, error.strerror)
@@ -182,6 +182,11 @@ class OwnFiles:
         if self._stopping:
             raise _StoppedError
         return hand_over(descriptor, info.offset, info.nbytes).hash
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    # What was a model may be a pipe by now, and opening one waits for its other end.
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _model_files(places: Sequence[Path]) -> Iterator[Path]:

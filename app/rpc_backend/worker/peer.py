@@ -58,6 +58,11 @@ class Peer:
         self.thread = threading.Thread(target=self._run, name=f"peer-{name}", daemon=True)
 
     @property
+    def is_admitted(self) -> bool:
+        """Whether the client is through the greeting, the secret included."""
+        return self._session.has_said_hello
+
+    @property
     def holds_buffers(self) -> bool:
         """Whether the client would lose anything by being cut off."""
         return len(self._session.state.buffers) > 0

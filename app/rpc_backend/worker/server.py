@@ -165,7 +165,7 @@ class RpcServer:
             sock.close()
             return
         if self.n_clients >= self._settings.max_clients and not self._make_room("too many clients"):
-            log.warning("%s: refused: %d clients hold memory here", name, self.n_clients)
+            log.warning("%s: refused: there are %d clients already", name, self.n_clients)
             sock.close()
             return
         self._start(sock, name)
@@ -200,12 +200,16 @@ class RpcServer:
             sock.close()
 
     def _make_room(self, reason: str) -> bool:
-        """Cut off the client that has been idle longest, among those without memory here."""
+        """Cut off the client that has been idle longest, of those that are not through the greeting
+        or else, unless they have proved a secret, of those without memory here.
+        """
         with self._lock:
             idle = [peer for peer in self._peers if not peer.holds_buffers]
+            if self._settings.secret is not None:
+                idle = [peer for peer in idle if not peer.is_admitted]
             if not idle:
                 return False
-            oldest = min(idle, key=lambda peer: peer.last_active_at)
+            oldest = min(idle, key=lambda peer: (peer.is_admitted, peer.last_active_at))
             self._peers.discard(oldest)
         oldest.stop(f"cut off: {reason}")
         return True
