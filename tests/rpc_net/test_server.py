@@ -1,5 +1,6 @@
 """Many clients of one worker: nobody waits for, sees, or is harmed by another."""
 
+import errno
 import logging
 import re
 import socket
@@ -19,6 +20,7 @@ from app.ggml.types import GGMLType
 from app.rpc_backend.client.connect import open_workers
 from app.rpc_backend.client.connection import ClientSettings
 from app.rpc_backend.client.device import RpcDevice
+from app.rpc_backend.streams.plain import PlainStream
 from app.rpc_backend.wire import messages as m
 from app.rpc_backend.wire.constants import Cmd
 from app.rpc_backend.worker.server import RpcServer, ServerSettings, bind
@@ -280,3 +282,26 @@ def test_an_idle_worker_with_clients_uses_no_processor_time() -> None:
         # Half a second of waiting; a busy loop would use most of it.
         assert time.process_time() - begin < 0.05
         device.close()
+
+
+def test_a_connection_that_the_system_gives_up_is_not_called_an_incomplete_greeting(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Unplugged(PlainStream):
+        def recv_into(self, room: memoryview) -> int:
+            n = super().recv_into(room)
+            if n == 0:
+                raise TimeoutError(errno.ETIMEDOUT, "Connection timed out")
+            return n
+
+    def admit(sock: socket.socket, tls: object, deadline: float) -> Unplugged:
+        return Unplugged(sock)
+
+    monkeypatch.setattr("app.rpc_backend.worker.peer.admit", admit)
+    caplog.set_level(logging.INFO)
+    with serving([NullDevice()]) as server:
+        with raw_client(server) as sock:
+            sock.sendall(frame(Cmd.GET_ALIGNMENT, u32(0)))
+            read(sock, 16)
+        eventually(lambda: "Connection timed out" in caplog.text or "greeting" in caplog.text)
+    assert "connection lost between requests: Connection timed out" in caplog.text

@@ -3,8 +3,7 @@
 import logging
 import os
 import random
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from app.rpc_backend.client.device import RpcDevice
 from app.rpc_backend.wire.constants import MIN_HASHED_BYTES
 from app.rpc_backend.wire.fnv import fnv1a_64
 from app.rpc_backend.worker.server import RpcServer, ServerSettings
-from app.rpc_backend.worker.tensor_cache import TensorCache
+from app.rpc_backend.worker.tensor_cache import CacheWriter, TensorCache
 from tests.helpers.rpc_link import serving
 from tests.helpers.weights import weight_of
 
@@ -227,11 +226,53 @@ def test_files_of_others_are_left_alone(cache: TensorCache) -> None:
 def test_what_a_killed_worker_left_is_removed_and_what_a_living_one_writes_is_not(
     cache: TensorCache,
 ) -> None:
-    ended = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], stdout=-1)
-    orphan = cache.folder / f".{int(ended.stdout)}-1.part"
-    living = cache.folder / f".{os.getpid()}-1.part"
-    for path in (orphan, living):
-        path.write_bytes(DATA)
-    assert cache.prepare()
+    # In containers that share a volume all workers may have the same process id.
+    orphan = cache.folder / f".{os.getpid()}-1.part"
+    orphan.write_bytes(b"half")
+    writer = cache.writer(SIZE)
+    assert writer is not None
+    writer.write(DATA)
+    another = TensorCache(cache.folder, min_bytes=1000)
+    assert another.prepare()
     assert not orphan.exists()
-    assert living.exists()
+    writer.finish()
+    assert cache.path(HASH).read_bytes() == DATA
+
+
+def test_what_another_worker_has_left_half_written_is_in_nobodys_way(cache: TensorCache) -> None:
+    for number in range(1, 200):
+        (cache.folder / f".{os.getpid()}-{number}.part").touch()
+    writer = cache.writer(SIZE)
+    assert writer is not None
+    writer.abandon()
+
+
+@pytest.mark.parametrize("n_bytes", [100, 10_000, SIZE])
+def test_a_full_disk_is_not_left_with_half_a_file(cache: TensorCache, n_bytes: int) -> None:
+    part = cache.folder / ".x.part"
+    part.touch()
+    writer = CacheWriter(cache, part, Path("/dev/full").open("wb"))  # noqa: SIM115
+    writer.write(bytes(100))
+    writer.write(bytes(n_bytes))
+    writer.finish()
+    assert list(cache.folder.iterdir()) == []
+
+
+def test_files_that_another_worker_removes_meanwhile_do_not_end_the_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for age in range(4):
+        path = tmp_path / f"{age:016x}"
+        path.write_bytes(bytes(100))
+        os.utime(path, (age, age))
+
+    def scandir(folder: Path) -> Iterator["os.DirEntry[str]"]:
+        entries = sorted(listed(folder), key=lambda entry: entry.name)
+        Path(entries[0].path).unlink()
+        return iter(entries)
+
+    with monkeypatch.context() as patch:
+        listed = os.scandir
+        patch.setattr(os, "scandir", scandir)
+        TensorCache(tmp_path, 1, 150).shrink()
+    assert [path.name for path in tmp_path.iterdir()] == [f"{3:016x}"]

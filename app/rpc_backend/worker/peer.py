@@ -105,11 +105,12 @@ class Peer:
             log.warning("%s: %s", self.name, reason)
         except SessionError as error:
             reason, level = str(error), logging.WARNING
-        except TimeoutError:
-            reason = f"its greeting was not complete after {self._hello_timeout_s:g} s"
-            level = logging.WARNING
         except OSError as error:
             reason = f"connection lost {self._session.position}: {error.strerror or error}"
+            # The system's own limits, which have a number, may end any connection.
+            if isinstance(error, TimeoutError) and error.errno is None:
+                reason = f"its greeting was not complete after {self._hello_timeout_s:g} s"
+                level = logging.WARNING
         except Exception as error:
             reason, level = f"internal error: {error!r}", logging.ERROR
             log.exception("%s failed", self.name)

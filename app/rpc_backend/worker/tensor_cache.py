@@ -3,17 +3,20 @@
 A file is named by the 16 hex digits of the hash and holds nothing but the bytes. It appears under
 its name only when it is complete, and its hash is checked while it is read: a damaged file is
 removed and counts as absent. Above its size limit the folder loses what was used longest ago; the
-time of a file is that of its last use. Whatever goes wrong with the disk costs a warning, never a
-client.
+time of a file is that of its last use. What is being written is locked, so that workers with one
+folder know it from what a killed one left, also in containers. Whatever goes wrong with the disk
+costs a warning, never a client.
 """
 
+import fcntl
 import logging
 import os
 import re
+import secrets
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -29,8 +32,7 @@ DEFAULT_MAX_BYTES: Final = 64 << 30
 
 _LOOKS_PER_LIMIT: Final = 64
 _STORED: Final = re.compile("[0-9a-f]{16}")
-_PART: Final = re.compile(r"\.(\d+)-\d+\.part")
-_numbers = count(1)
+_PART: Final = re.compile(r"\.[0-9a-f-]+\.part")
 
 
 @dataclass(slots=True)
@@ -108,13 +110,15 @@ class TensorCache:
         if self.max_bytes is not None and total > self.max_bytes:
             log.info("cache %s: %d bytes are above the limit of all", self.folder, total)
             return None
-        part = self.folder / f".{os.getpid()}-{next(_numbers)}.part"
+        part = self.folder / f".{secrets.token_hex(8)}.part"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            return CacheWriter(self, part, part.open("xb"), is_elsewhere)
+            file = part.open("xb")
         except OSError as error:
             log.warning("cache %s: %s", part, error.strerror)
             return None
+        _lock(file)
+        return CacheWriter(self, part, file, is_elsewhere)
 
     def shrink(self) -> None:
         """Remove what was used longest ago until the rest is within the limit."""
@@ -151,18 +155,26 @@ class TensorCache:
     def _stored(self) -> "Iterator[_Stored]":
         try:
             for entry in os.scandir(self.folder):
-                if _STORED.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
-                    stat = entry.stat(follow_symlinks=False)
-                    yield _Stored(Path(entry.path), stat.st_size, stat.st_mtime_ns)
+                # Another worker may remove files meanwhile.
+                with suppress(FileNotFoundError):
+                    if _STORED.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                        stat = entry.stat(follow_symlinks=False)
+                        yield _Stored(Path(entry.path), stat.st_size, stat.st_mtime_ns)
         except OSError as error:
             log.warning("cache %s: %s", self.folder, error.strerror)
 
     def _remove_orphans(self) -> None:
         """Remove what a worker that was killed had not finished."""
         for path in self.folder.iterdir():
-            part = _PART.fullmatch(path.name)
-            if part is not None and not _is_alive(int(part[1])):
-                path.unlink(missing_ok=True)
+            if not _PART.fullmatch(path.name):
+                continue
+            try:
+                # NFS locks only what is open for writing.
+                with path.open("r+b") as file:
+                    if _lock(file):
+                        path.unlink()
+            except OSError as error:
+                log.debug("cache %s: not removed: %s", path, error.strerror)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,8 +221,9 @@ class CacheWriter:
             self.abandon()
             return
         try:
-            self._file.close()
+            self._file.flush()
             self._part.replace(self._cache.path(self._hash))
+            self._file.close()
             self._file = None
             self._cache.note_added(self._n_bytes)
         except OSError as error:
@@ -222,18 +235,18 @@ class CacheWriter:
         file, self._file = self._file, None
         if file is None:
             return
-        try:
-            file.close()
-            self._part.unlink(missing_ok=True)
-        except OSError as error:
-            log.debug("cache %s: %s", self._part, error.strerror)
+        for end in (file.close, self._part.unlink):
+            # Closing writes what is left, which a full disk refuses again.
+            try:
+                end()
+            except OSError as error:
+                log.debug("cache %s: %s", self._part, error.strerror)
 
 
-def _is_alive(pid: int) -> bool:
+def _lock(file: BinaryIO) -> bool:
+    """Return whether nobody else has locked a file; until it is closed this process has then."""
     try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        return True
+        return False
     return True
