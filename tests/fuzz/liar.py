@@ -22,7 +22,7 @@ from app.rpc_backend.worker.mail import Mail
 from tests.fuzz.census import CountedSession
 from tests.fuzz.dice import Dice
 from tests.fuzz.lies import CLOSE, PAUSE, distorted
-from tests.helpers.fake_worker import shut
+from tests.helpers.fake_worker import fake_worker
 
 STALL_S: Final = 0.15
 WAIT_S: Final = 10.0
@@ -44,33 +44,12 @@ class Manner:
 @contextmanager
 def liar(dice: Dice, manner: Manner) -> Iterator[str]:
     """Listen for clients, whose number is the client's choice; yield the endpoint."""
-    listener = socket.create_server(("127.0.0.1", 0))
     end = threading.Event()
-    sockets: list[socket.socket] = []
-    threads: list[threading.Thread] = []
-
-    def accept() -> None:
-        with suppress(OSError):
-            while True:
-                sock, _ = listener.accept()
-                sockets.append(sock)
-                work = (sock, Dice(dice.u64()), manner, end)
-                threads.append(threading.Thread(target=_lie, args=work, name="liar"))
-                threads[-1].start()
-
-    acceptor = threading.Thread(target=accept, name="liar's door")
-    acceptor.start()
-    try:
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        end.set()
-        shut(listener)
-        acceptor.join()
-        listener.close()
-        for sock in sockets:
-            shut(sock)
-        for thread in threads:
-            thread.join()
+    with fake_worker(lambda sock: _lie(sock, Dice(dice.u64()), manner, end)) as endpoint:
+        try:
+            yield endpoint
+        finally:
+            end.set()
 
 
 def _lie(sock: socket.socket, dice: Dice, manner: Manner, end: threading.Event) -> None:
