@@ -1,6 +1,6 @@
 """Settings for every test: one thread per maths library, no network beyond loopback by accident.
 
-The hang killer is pytest-timeout (120 s per test; `@pytest.mark.timeout(n)` overrides it).
+The hang killer is pytest-timeout (300 s per test; `@pytest.mark.timeout(n)` overrides it).
 """
 
 import logging

@@ -18,7 +18,7 @@ REFERENCE_BOUND = 0.005
 pytestmark = pytest.mark.model
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ["smollm2", "gemma3"])
 def test_the_reference_executor_is_exact(name: str, record_property: Record) -> None:
     path = asset(name)
@@ -36,7 +36,7 @@ def test_the_reference_executor_is_exact(name: str, record_property: Record) -> 
     assert all(d.same_choice for d in distances if d.margin > REFERENCE_BOUND)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ["smollm2", "gemma3"])
 def test_the_default_run_is_no_farther_from_exact_than_stock(
     name: str, record_property: Record

@@ -24,7 +24,7 @@ SLOWER_NOT_SUM = 1.25
 all of it; one after the other they would take twice as long.
 """
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

@@ -47,7 +47,7 @@ STOCK: Final = {"smollm2": Stock(24.5077, 24.4911), "gemma3": Stock(24.0483, 23.
 BOUND: Final = {Way.PROMPT: 0.005, Way.DECODE: 0.015}
 ABOVE_STOCK: Final = 0.005
 
-pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.timeout(1000)]
 
 
 def _compare(ours: float, stock: Stock, way: Way, record: Record) -> None:

@@ -26,7 +26,7 @@ N_PREDICT = 24
 TEXT_PROMPTS = PROMPTS[:4]
 SPLITS: list[tuple[float, ...]] = [(), (1, 1, 1), (5, 1, 1), (1, 0, 3), (0, 0, 1), (1, 2)]
 
-pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.model, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

@@ -54,12 +54,12 @@ def doomed_clients(port: int) -> Iterator[Doomed]:
     finally:
         assert process.stdin is not None and process.stdout is not None
         process.stdin.close()
-        process.wait(20)
+        process.wait(60)
         process.stdout.close()
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_200_clients_that_are_killed_leave_nothing_behind() -> None:
     dice = random.Random(5)
     with own_worker() as (worker, port), doomed_clients(port) as doomed:
@@ -70,9 +70,9 @@ def test_200_clients_that_are_killed_leave_nothing_behind() -> None:
         for cycle in range(CYCLES):
             doomed.live_and_die(PHASES[cycle % len(PHASES)], dice.random() * 0.02)
             if cycle == WARM_CYCLES:
-                eventually(lambda: (n_threads(pid), n_descriptors(pid)) <= before, 20)
+                eventually(lambda: (n_threads(pid), n_descriptors(pid)) <= before)
                 warm = private_bytes(pid)
-        eventually(lambda: (n_threads(pid), n_descriptors(pid)) <= before, 20)
+        eventually(lambda: (n_threads(pid), n_descriptors(pid)) <= before)
         assert private_bytes(pid) - warm < MOST_GROWTH
         witness.check()
         witness.close()
@@ -85,7 +85,7 @@ def test_200_clients_that_are_killed_leave_nothing_behind() -> None:
 @pytest.mark.model
 @pytest.mark.slow
 @pytest.mark.peer_v8
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_stock_clients_that_are_killed_leave_nothing_behind() -> None:
     """A stock main host has a hundred megabytes of weights here when it dies."""
     dice = random.Random(6)
@@ -97,8 +97,8 @@ def test_stock_clients_that_are_killed_leave_nothing_behind() -> None:
         before, warm = (n_threads(pid), n_descriptors(pid)), private_bytes(pid)
         for _ in range(6):
             with running([*client, f"127.0.0.1:{port}", "1, 2, 3, 4,", "64"]):
-                eventually(lambda: n_threads(pid) > before[0], 60)
+                eventually(lambda: n_threads(pid) > before[0])
                 signal.sigtimedwait([], dice.random() * 3)
-            eventually(lambda: (n_threads(pid), n_descriptors(pid)) <= before, 60)
+            eventually(lambda: (n_threads(pid), n_descriptors(pid)) <= before)
         assert private_bytes(pid) - warm < 2 * MOST_GROWTH
         assert stock_text_v8(path, port, "1, 2, 3, 4,", 4) == text

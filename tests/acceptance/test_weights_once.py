@@ -24,7 +24,7 @@ OFFERS_BYTES = 100_000
 
 COUNTING = "1, 2, 3, 4, 5, 6,"
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +163,7 @@ def test_a_disk_that_takes_no_more_costs_the_cache_and_nothing_else(
     port = free_port()
     command = ["prlimit", f"--fsize={200_000}", sys.executable, "-m", "app.cli.rpc_server"]
     with running([*command, "-p", str(port), "-t", "1", "-c", str(tmp_path)]) as worker:
-        eventually(lambda: worker.process.poll() is not None or listens(port), 60)
+        eventually(lambda: worker.process.poll() is not None or listens(port))
         loads = [load(model, at(port)) for _ in range(2)]
         assert worker.process.poll() is None
         assert "File too large" in worker.output
@@ -196,7 +196,7 @@ def test_weights_of_a_worker_that_has_the_file_are_not_sent(
     shutil.copy(model, theirs / "another-name.gguf")
     cache = tmp_path / "cache"
     with own_worker("--models", str(theirs), "-c", str(cache)) as (worker, port):
-        eventually(lambda: "at hand" in worker.output, 30)
+        eventually(lambda: "at hand" in worker.output)
         first = load(model, at(port))
         assert list(cache.iterdir()) == []
         (theirs / "another-name.gguf").unlink()
@@ -219,7 +219,7 @@ def test_a_stock_client_does_not_send_large_weights_again(source: str, tmp_path:
     flags = {"cache": ("-c", str(tmp_path / "cache")), "models": ("--models", str(tmp_path))}
     with own_worker(*flags[source]) as (worker, port):
         if source == "models":
-            eventually(lambda: "at hand" in worker.output, 30)
+            eventually(lambda: "at hand" in worker.output)
         else:
             stock_text_v8(path, port, COUNTING, 1)
         before = len(worker.output)

@@ -10,7 +10,7 @@ from app.engine.request import GenerationRequest, StopReason
 from tests.helpers.fake_engine import FakeEngine, Hold, Step, finished, says
 from tests.helpers.live_server import LiveServer, live_server
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 HELLO = [{"role": "user", "content": "hi"}]
 
 

@@ -16,7 +16,7 @@ def test_bash_completes_flags_and_leaves_file_names_to_itself() -> None:
 
     def complete(word: str) -> list[str]:
         command = ["bash", "--norc", "-c", script + asked, word]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
         return done.stdout.split("\n")
 
     assert complete("--grammar")[:2] == ["--grammar", "--grammar-file"]

@@ -28,7 +28,7 @@ with start_demo_workers(1) as workers:
 def answers(endpoint: str) -> bool:
     host, port = endpoint.rsplit(":", 1)
     try:
-        socket.create_connection((host, int(port)), timeout=5).close()
+        socket.create_connection((host, int(port)), timeout=60).close()
     except ConnectionRefusedError:
         return False
     return True
@@ -68,7 +68,7 @@ def test_workers_end_with_their_starter(deadly: signal.Signals, exit_code: int) 
         endpoint = starter.stdout.readline().strip()
         assert answers(endpoint)
         starter.send_signal(deadly)
-        starter.communicate(timeout=20)
+        starter.communicate(timeout=60)
         assert starter.returncode == exit_code
     assert wait_until_silent(endpoint)
 

@@ -41,7 +41,7 @@ def port() -> Iterator[int]:
 
 def exchange(port: int, data: bytes) -> bytes:
     """Send everything that the server takes and return all that it says."""
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as sock:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as sock:
         with contextlib.suppress(ConnectionError):
             sock.sendall(data)
         received = b""

@@ -28,7 +28,7 @@ def test_port_zero_is_any_free_port() -> None:
     listeners = open_listeners(ServerSettings(port=0))
     port = listeners[0].socket.getsockname()[1]
     assert listeners[0].url == f"http://127.0.0.1:{port}"
-    socket.create_connection(("127.0.0.1", port), timeout=5).close()
+    socket.create_connection(("127.0.0.1", port), timeout=60).close()
     close(listeners)
 
 

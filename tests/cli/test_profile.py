@@ -107,7 +107,7 @@ def test_an_interrupted_worker_prints_its_profile() -> None:
     native_library()
     with own_worker("--profile", "-d", "CPU") as (worker, _):
         worker.process.send_signal(signal.SIGINT)
-        assert worker.process.wait(20) == 0
+        assert worker.process.wait(60) == 0
         assert "profile of CPU" in worker.output
 
 

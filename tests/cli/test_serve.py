@@ -16,10 +16,12 @@ import pytest
 
 from app.version import __version__
 from tests.helpers.assets import asset
+from tests.helpers.fake_worker import fake_worker, introduce, wait_for_end
+from tests.helpers.process import free_port
 from tests.helpers.server_process import LLAMA_SERVE, running_server
 
 START_S = 60.0
-STOP_S = 10.0  # two seconds on a quiet machine; tests share theirs
+STOP_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -78,9 +80,14 @@ def running(*args: str) -> Iterator[Running]:
 
 @pytest.fixture
 def silent_worker() -> Iterator[str]:
-    """An endpoint that takes connections and never says a word: a load that does not end."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield f"127.0.0.1:{server.getsockname()[1]}"
+    """A worker that says what it has and then never a word: a load that does not end."""
+
+    def script(sock: socket.socket) -> None:
+        introduce(sock)
+        wait_for_end(sock)
+
+    with fake_worker(script) as endpoint:
+        yield endpoint
 
 
 def small_model() -> list[str]:
@@ -117,9 +124,9 @@ def test_what_cannot_be_started_ends_with_one_line_and_status_one(
 
 def test_without_a_model_a_server_says_that_it_has_none() -> None:
     with running_server() as server:
-        assert httpx.get(f"{server.url}/v1/models", timeout=10).json()["data"] == []
+        assert httpx.get(f"{server.url}/v1/models", timeout=60).json()["data"] == []
         asked = {"messages": [{"role": "user", "content": "a"}]}
-        answer = httpx.post(f"{server.url}/v1/chat/completions", json=asked, timeout=10)
+        answer = httpx.post(f"{server.url}/v1/chat/completions", json=asked, timeout=60)
         assert answer.status_code == 400
         assert "no model" in answer.json()["error"]["message"]
         assert "no model: name a file" in server.running.output
@@ -142,8 +149,7 @@ def test_a_file_that_is_no_model_ends_the_server(tmp_path: Path) -> None:
 
 
 def test_an_absent_worker_ends_the_server() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     done = run("--port", "0", "--rpc", f"127.0.0.1:{port}", *small_model())
     assert done.returncode == 1
     assert f"127.0.0.1:{port}" in done.stderr

@@ -26,7 +26,7 @@ scrape_configs:
     static_configs:
       - targets: ["{target}"]
 """
-SCRAPE_TIMEOUT_S = 40
+SCRAPE_TIMEOUT_S = 60
 
 pytestmark = pytest.mark.clients
 
@@ -67,7 +67,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
             f"--web.listen-address=127.0.0.1:{port}",
         ]
         url = f"http://127.0.0.1:{port}"
-        with running(command) as process, httpx.Client(base_url=url, timeout=10) as client:
+        with running(command) as process, httpx.Client(base_url=url, timeout=60) as client:
             asked = Prometheus(client)
 
             def has_scraped() -> bool:

@@ -38,5 +38,5 @@ def test_the_request_names_the_worker_and_the_next_one_is_served(
             with pytest.raises(OutOfMemoryError, match=f"{endpoint}: GRAPH_.*: 7 bytes asked"):
                 asker.greedy(PROMPT, 8)
             full = False
-            eventually(lambda: asker.engine.state is EngineState.READY, 30)
+            eventually(lambda: asker.engine.state is EngineState.READY)
             assert asker.greedy(PROMPT, 8).text == before.text

@@ -76,7 +76,6 @@ def test_a_restored_slot_goes_on_as_the_saved_one(path: Path, tmp_path: Path) ->
     assert again.tokens == expected.tokens
 
 
-@pytest.mark.timeout(120)
 def test_a_slot_saved_on_one_placement_is_restored_on_another(
     stories: Path, tmp_path: Path
 ) -> None:

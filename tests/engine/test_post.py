@@ -5,7 +5,7 @@ import asyncio
 from app.engine.post import EventPost
 from app.engine.request import Event, Started
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 
 
 def events(n: int) -> list[Event]:

@@ -18,7 +18,6 @@ PROMPT: Final = "One day, a little girl named Lily found a needle in her room."
 SECRET: Final = b"a secret of some length"
 
 
-@pytest.mark.timeout(120)
 def test_two_secured_workers_write_what_this_machine_writes(
     certificates: Certificates, tmp_path: Path
 ) -> None:

@@ -20,7 +20,7 @@ from app.rpc_backend.worker.tensor_cache import TensorCache
 from tests.helpers.loading import Loaded, load, write_model
 from tests.helpers.rpc_link import serving
 
-LIMIT_S: Final = 20
+LIMIT_S: Final = 60
 
 
 class Counter:

@@ -23,7 +23,7 @@ RUNS: Final = {
 }
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("flags", RUNS.values(), ids=RUNS)
 def test_a_short_fuzz_run_finds_nothing(flags: tuple[str, ...]) -> None:
     native_library()

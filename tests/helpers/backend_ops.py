@@ -151,7 +151,7 @@ def run_architectures(program: Path, port: int, pattern: str) -> tuple[int, str]
 
 def _word_of(worker: Running, seen: int) -> str:
     """Return the last warning behind the first `seen` characters of the worker's log."""
-    eventually(lambda: _WARNING.search(worker.output, seen), 20)
+    eventually(lambda: _WARNING.search(worker.output, seen))
     return str(_WARNING.findall(worker.output, seen)[-1])
 
 

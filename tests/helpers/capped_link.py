@@ -40,7 +40,7 @@ def worker_behind_link(index: int, cache: Path, rate: str = "1gbit") -> Iterator
         command = ["ip", "netns", "exec", namespace, *program, "-c", str(cache)]
         worker = stack.enter_context(running(["nice", "-n", str(_FIRST), *command]))
         _put_session(worker.process.pid, _FIRST)
-        eventually(lambda: worker.process.poll() is not None or _listens(host), 60)
+        eventually(lambda: worker.process.poll() is not None or _listens(host))
         assert worker.process.poll() is None, worker.output
         yield f"{host}:{DEFAULT_PORT}"
 
@@ -90,7 +90,7 @@ def _link(here: str, there: str, rate: str) -> Iterator[str]:
 
 
 def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
 
 

@@ -9,7 +9,7 @@ from app.errors import GraphError
 from app.ggml.graph import Graph
 from app.ggml.tensor import Tensor
 
-_LIMIT_S: Final = 20
+_LIMIT_S: Final = 60
 
 
 class HeldDevice(NullDevice):

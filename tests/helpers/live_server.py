@@ -34,7 +34,7 @@ class LiveServer:
 
     def connect(self) -> socket.socket:
         """Open a bare connection."""
-        return socket.create_connection(("127.0.0.1", self.port), timeout=10)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=60)
 
 
 @functools.cache
@@ -73,7 +73,7 @@ def serving(service: Service) -> Iterator[LiveServer]:
     thread = threading.Thread(target=server.run, args=([sock],))
     thread.start()
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
             yield LiveServer(port, service, client)
     finally:
         server.should_exit = True

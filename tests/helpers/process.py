@@ -8,10 +8,18 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
+from random import SystemRandom
+from typing import Final
 
 from tests.helpers.assets import PROJECT_ROOT
-from tests.helpers.eventually import eventually
+from tests.helpers.eventually import PATIENCE_S, eventually
+
+_FIRST_PORT: Final = 20_000
+_MOST_TRIES: Final = 100
+# Runs beside each other begin at different ones.
+_ports = count(SystemRandom().randrange(1 << 20))
 
 
 class Running:
@@ -26,7 +34,7 @@ class Running:
         """Everything that it has written so far."""
         return self._log.read_text(errors="replace")
 
-    def terminate(self, timeout_s: float = 20.0) -> int:
+    def terminate(self, timeout_s: float = PATIENCE_S) -> int:
         """Ask it to end and return its exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout_s)
@@ -52,13 +60,26 @@ def running(command: Sequence[str]) -> Iterator[Running]:
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-            process.wait(20)
+            process.wait(PATIENCE_S)
 
 
 def free_port() -> int:
-    """Return a port that nobody uses at the moment."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
+    """Return a port that nobody listens on, another one each time. It is none of those that the
+    system gives to whoever asks for any, so nobody gets it before the test or its child takes it.
+    """
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for _ in range(_MOST_TRIES):
+        port = _FIRST_PORT + next(_ports) % max(lowest - _FIRST_PORT, 1000)
+        with socket.socket() as probe:
+            # As a server does it; otherwise a port whose last connection has just ended is taken.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("", port))
+                probe.listen()
+            except OSError:
+                continue
+        return port
+    raise AssertionError(f"{_MOST_TRIES} ports in a row are taken")
 
 
 def listens(port: int) -> bool:
@@ -73,6 +94,6 @@ def own_worker(*flags: str) -> Iterator[tuple[Running, int]]:
     port = free_port()
     command = [sys.executable, "-m", "app.cli.rpc_server", "-p", str(port), "-t", "1", *flags]
     with running(command) as worker:
-        eventually(lambda: worker.process.poll() is not None or listens(port), 60)
+        eventually(lambda: worker.process.poll() is not None or listens(port))
         assert worker.process.poll() is None, worker.output
         yield worker, port

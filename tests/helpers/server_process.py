@@ -13,7 +13,7 @@ from tests.helpers.eventually import eventually
 from tests.helpers.process import Running, free_port, listens, own_worker, running
 
 START_TIMEOUT_S = 60
-READY_TIMEOUT_S = 90
+READY_TIMEOUT_S = 120
 LLAMA_SERVE = (sys.executable, "-c", "from app.cli.serve import main; raise SystemExit(main())")
 
 
@@ -33,7 +33,7 @@ class Server:
     def is_ready(self) -> bool:
         """Whether the model is loaded; until then /health must say 503."""
         assert self.running.process.poll() is None, self.running.output
-        status = httpx.get(f"{self.url}/health", timeout=10).status_code
+        status = httpx.get(f"{self.url}/health", timeout=60).status_code
         assert status in (200, 503), self.running.output
         return status == 200
 

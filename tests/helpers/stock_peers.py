@@ -32,7 +32,7 @@ def stock_worker(version: int) -> Iterator[int]:
         server = asset("peer_v7") / "bin" / "ggml-rpc-server"
         command = [str(server), "-p", str(port), "-t", "1"]
     with running(command) as worker:
-        eventually(lambda: worker.process.poll() is not None or listens(port), 60)
+        eventually(lambda: worker.process.poll() is not None or listens(port))
         assert worker.process.poll() is None, worker.output
         yield port
 

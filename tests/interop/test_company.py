@@ -23,7 +23,7 @@ STOCK: Final = {
 }
 OWN: Final = "January, February, March,"
 
-pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.timeout(1000)]
 
 StockText = Callable[[str, int | None], str]
 

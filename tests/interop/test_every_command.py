@@ -18,7 +18,7 @@ VERSIONS: Final = [
 ]
 PAIRS: Final = [("own", "own"), ("own", "stock"), ("stock", "own")]
 
-pytestmark = pytest.mark.timeout(200)
+pytestmark = pytest.mark.timeout(1000)
 
 
 @contextmanager

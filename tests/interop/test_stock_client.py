@@ -21,7 +21,7 @@ PROMPTS: Final = {
     "gemma3": "The days of the week are Monday, Tuesday, Wednesday,",
 }
 
-pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.timeout(1000)]
 
 
 @pytest.fixture(scope="module")

@@ -69,7 +69,7 @@ def test_bytes_come_back_as_they_went(device: RpcDevice) -> None:
     buffer = spread(device, [x, y])
     data = random.Random(1).randbytes(x.nbytes)
     device.clear(buffer, 3)
-    assert device.get_tensor(y, 0, 100).result(20) == b"\x03" * 100
+    assert device.get_tensor(y, 0, 100).result(60) == b"\x03" * 100
     device.set_tensor(x, data)
     device.set_tensor(x, b"abc", 1000)
     device.memset_tensor(x, 9, 2000, 5)
@@ -77,7 +77,7 @@ def test_bytes_come_back_as_they_went(device: RpcDevice) -> None:
     expected[1000:1003] = b"abc"
     expected[2000:2005] = b"\x09" * 5
     device.copy_tensor(x, y)
-    assert device.get_tensor(y, 0, y.nbytes).result(20) == expected
+    assert device.get_tensor(y, 0, y.nbytes).result(60) == expected
 
 
 def test_weights_offered_by_hash_arrive_as_bytes_where_there_is_no_cache(port: int) -> None:
@@ -87,7 +87,7 @@ def test_weights_offered_by_hash_arrive_as_bytes_where_there_is_no_cache(port: i
     x.buffer = device.alloc(x.nbytes, BufferUsage.WEIGHTS)
     data = random.Random(3).randbytes(x.nbytes)
     device.set_weights([weight_of(x, data)])
-    assert device.get_tensor(x, 0, x.nbytes).result(20) == data
+    assert device.get_tensor(x, 0, x.nbytes).result(60) == data
     device.close()
 
 
@@ -96,11 +96,11 @@ def test_rectangles_are_cut_and_filled_as_we_think(device: RpcDevice) -> None:
     buffer = spread(device, [x])
     device.clear(buffer, 0)
     set_tensor_2d(device, x, Pieces(2, 3, 4, 8), b"abcdefghijkl")
-    whole = device.get_tensor(x, 0, 40).result(20)
+    whole = device.get_tensor(x, 0, 40).result(60)
     pieces = [b"\0\0" + piece + b"\0\0\0" for piece in (b"abc", b"def", b"ghi", b"jkl")]
     assert whole == b"".join(pieces) + bytes(8)
-    assert get_tensor_2d(device, x, Pieces(3, 2, 3, 8)).result(20) == b"bcefhi"
-    assert get_tensor_2d(device, x, Pieces(0, 0, 3, 8)).result(20) == b""
+    assert get_tensor_2d(device, x, Pieces(3, 2, 3, 8)).result(60) == b"bcefhi"
+    assert get_tensor_2d(device, x, Pieces(0, 0, 3, 8)).result(60) == b""
 
 
 def product(type_: GGMLType = F32) -> tuple[Graph, Tensor, Tensor, Tensor]:
@@ -120,7 +120,7 @@ def test_a_graph_computes_what_numpy_computes_and_again(device: RpcDevice) -> No
         b = rng.standard_normal((3, 64), dtype=np.float32)
         device.set_tensor(x, b.tobytes())
         device.compute(graph)
-        result = np.frombuffer(device.get_tensor(y, 0, y.nbytes).result(20), np.float32)
+        result = np.frombuffer(device.get_tensor(y, 0, y.nbytes).result(60), np.float32)
         # Sums of 64 float32 products in another order.
         np.testing.assert_allclose(result.reshape(3, 5), 0.5 * b @ a.T, rtol=1e-4, atol=1e-4)
 
@@ -137,7 +137,7 @@ def test_quantised_weights_with_odd_rows_are_announced_and_multiply(device: RpcD
     device.set_tensor(w, blocks.tobytes())
     device.set_tensor(x, b.tobytes())
     device.compute(graph)
-    result = np.frombuffer(device.get_tensor(y, 0, y.nbytes).result(20), np.float32)
+    result = np.frombuffer(device.get_tensor(y, 0, y.nbytes).result(60), np.float32)
     exact = 0.5 * b @ quants.dequantize(blocks, GGMLQuantizationType.Q4_0).T
     # The stock CPU rounds the activations to 8 bits: 64 terms of size 1, each off by up to 1/250.
     np.testing.assert_allclose(result.reshape(3, 5), exact, atol=0.1)
@@ -164,7 +164,7 @@ def test_two_graphs_in_turn_both_run(device: RpcDevice) -> None:
         for graph, _, _, y in (one, two):
             device.memset_tensor(y, 0, 0, y.nbytes)
             device.compute(graph)
-            result = np.frombuffer(device.get_tensor(y, 0, y.nbytes).result(20), np.float32)
+            result = np.frombuffer(device.get_tensor(y, 0, y.nbytes).result(60), np.float32)
             np.testing.assert_array_equal(result, 64.0)
 
 
@@ -174,7 +174,7 @@ def test_freeing_a_buffer_makes_the_graph_be_sent_again(device: RpcDevice) -> No
     device.compute(graph)
     device.free(device.alloc(64, BufferUsage.ANY))
     device.compute(graph)
-    assert len(device.get_tensor(y, 0, y.nbytes).result(20)) == y.nbytes
+    assert len(device.get_tensor(y, 0, y.nbytes).result(60)) == y.nbytes
 
 
 def test_the_graph_after_1024_makes_both_ends_forget(device: RpcDevice) -> None:
@@ -248,10 +248,10 @@ def use_everything(device: RpcDevice) -> None:
     device.memset_tensor(x, 0, 0, x.nbytes)
     set_tensor_2d(device, x, Pieces(0, 4, 3, 256), np.ones(3, np.float32).tobytes())
     device.copy_tensor(x, copy)
-    assert get_tensor_2d(device, copy, Pieces(0, 4, 3, 256)).result(20) == b"\0\0\x80?" * 3
+    assert get_tensor_2d(device, copy, Pieces(0, 4, 3, 256)).result(60) == b"\0\0\x80?" * 3
     for _ in range(2):
         device.compute(graph)
-    assert device.get_tensor(y, 0, y.nbytes).result(20) == bytes(y.nbytes)
+    assert device.get_tensor(y, 0, y.nbytes).result(60) == bytes(y.nbytes)
     assert device.memory().free > 0
     device.free(device.alloc(64, BufferUsage.ANY))
 
@@ -267,7 +267,7 @@ def add_up(first: RpcDevice, second: RpcDevice) -> None:
                 device.set_tensor(tensor, data.tobytes())
             pair.all_reduce(tensors[0], tensors[1])
             for device, tensor in zip((first, second), tensors, strict=True):
-                found = device.get_tensor(tensor, 0, tensor.nbytes).result(20)
+                found = device.get_tensor(tensor, 0, tensor.nbytes).result(60)
                 np.testing.assert_array_equal(np.frombuffer(found, np.float32), 3.0)
 
 

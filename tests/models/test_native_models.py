@@ -18,7 +18,7 @@ from tests.models.local_stages import Floats, LocalModel
 from tests.models.test_real_models import PROMPTS
 
 # The yardstick takes its time on a busy machine.
-pytestmark = [pytest.mark.model, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.model, pytest.mark.timeout(900)]
 
 N_GENERATED: Final = 24
 # Distance between two logits that rounding does not bridge.

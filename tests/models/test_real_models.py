@@ -16,7 +16,7 @@ from tests.helpers.stock_logits import stock_logits
 from tests.models.local_stages import Floats, LocalModel
 
 # The yardstick takes its time on a busy machine.
-pytestmark = [pytest.mark.model, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.model, pytest.mark.timeout(900)]
 
 # "The capital of France is", "Once upon a time, there was a", "def fibonacci(n):"
 PROMPTS: Final[dict[str, tuple[list[int], ...]]] = {

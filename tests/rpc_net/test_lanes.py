@@ -32,7 +32,7 @@ from tests.helpers.held_device import HeldDevice
 from tests.helpers.rpc_link import MemoryLink, serving, spread_graph
 
 F32: Final = GGMLType.F32
-LIMIT_S: Final = 20
+LIMIT_S: Final = 60
 REQUEST: Final = Request(command_of(m.GraphRecompute(0, 1)), m.GraphRecompute(0, 1))
 
 

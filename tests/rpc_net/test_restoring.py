@@ -37,7 +37,7 @@ class Store:
         """Look for data."""
         if hash_ == 0:
             self.first_began.set()
-            assert self.second_done.wait(20), "the second one waits for the first"
+            assert self.second_done.wait(60), "the second one waits for the first"
         if hash_ == LOST:
             raise DeviceLostError("out of order")
         if hash_ % 2 == 0:
@@ -135,7 +135,7 @@ def test_memory_is_freed_only_after_what_is_being_restored_into_it(
     wires = tensors(link, 2)
     pieces = begin(link, m.SetTensorHash(wires[0], 0, 2), m.SetTensorHash(wires[1], 0, 0))
     next(pieces)
-    assert store.first_began.wait(20)
+    assert store.first_began.wait(60)
     del pieces
     closing = threading.Thread(target=link.session.close)
     closing.start()

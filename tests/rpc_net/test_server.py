@@ -33,7 +33,7 @@ from tests.helpers.rpc_link import serving, spread
 @contextmanager
 def raw_client(server: RpcServer, greet: bool = True) -> Iterator[socket.socket]:
     """A bare connection, after HELLO unless `greet` is off."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as sock:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as sock:
         if greet:
             sock.sendall(HELLO)
             read(sock, 36)
@@ -68,7 +68,7 @@ def test_two_clients_at_once_have_their_own_memory() -> None:
         assert null.bytes_written == 200
         first.close()
         eventually(lambda: len(null.buffers) == 1)
-        assert second.get_tensor(y, 0, 100).result(10) == bytes(100)
+        assert second.get_tensor(y, 0, 100).result(60) == bytes(100)
         second.close()
         eventually(lambda: not null.buffers)
 
@@ -139,7 +139,7 @@ def test_clients_with_memory_are_not_cut_off_for_new_ones() -> None:
     with serving([NullDevice()], ServerSettings(max_clients=1)) as server:
         holder = open_one(server)
         holder.alloc(64, BufferUsage.ANY)
-        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as sock:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as sock:
             assert is_closed(sock)
         holder.synchronize()
         holder.close()
@@ -242,7 +242,7 @@ def test_failures_are_counted_in_the_line(caplog: pytest.LogCaptureFixture) -> N
 def test_a_port_check_leaves_no_line(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with serving([NullDevice()]) as server:
-        socket.create_connection(("127.0.0.1", server.port), timeout=10).close()
+        socket.create_connection(("127.0.0.1", server.port), timeout=60).close()
         device = open_one(server)
         device.close()
         eventually(lambda: server.n_clients == 0)

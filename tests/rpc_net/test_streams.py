@@ -22,7 +22,7 @@ from app.rpc_backend.streams.plain import PlainStream
 from app.rpc_backend.streams.tls import TlsStream
 from tests.helpers.certificates import Certificates
 
-PATIENCE_S: Final = 20
+PATIENCE_S: Final = 60
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,7 +136,7 @@ def test_a_second_load_sends_hashes_only(local: Device, cache: TensorCache) -> N
         for _ in range(2):
             device = open_one(server)
             tensor, n = upload(device)
-            assert device.get_tensor(tensor, 0, SIZE).result(20) == DATA
+            assert device.get_tensor(tensor, 0, SIZE).result(60) == DATA
             sent.append(n)
             device.close()
     assert sent[0] > SIZE
@@ -149,7 +149,7 @@ def test_a_truncated_file_is_replaced_by_the_bytes(local: Device, cache: TensorC
         device = open_one(server)
         tensor, n = upload(device)
         assert n > SIZE
-        assert device.get_tensor(tensor, 0, SIZE).result(20) == DATA
+        assert device.get_tensor(tensor, 0, SIZE).result(60) == DATA
         device.close()
     assert cache.path(HASH).read_bytes() == DATA
 
@@ -169,7 +169,7 @@ def test_a_worker_without_a_cache_takes_the_bytes(local: Device) -> None:
     with serving([local]) as server:
         device = open_one(server)
         tensor, _ = upload(device)
-        assert device.get_tensor(tensor, 0, SIZE).result(20) == DATA
+        assert device.get_tensor(tensor, 0, SIZE).result(60) == DATA
         device.close()
 
 

@@ -171,7 +171,7 @@ def test_a_stock_client_gets_an_answer_to_hello_and_nothing_else(
     certificates: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
     with tls_worker(certificates.signed(HOST)) as server:
-        with socket.create_connection((HOST, server.port), timeout=10) as sock:
+        with socket.create_connection((HOST, server.port), timeout=60) as sock:
             sock.sendall(HELLO)
             assert read(sock, 36)[:11] == bytes([28, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0])
             assert sock.recv(1) == b""
@@ -270,7 +270,7 @@ def test_a_stalled_handshake_disturbs_nobody_and_ends(
     certificates: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
     with tls_worker(certificates.signed(HOST), hello_timeout_s=QUICK_S) as server:
-        stalled = [socket.create_connection((HOST, server.port), timeout=10) for _ in range(8)]
+        stalled = [socket.create_connection((HOST, server.port), timeout=60) for _ in range(8)]
         for sock in stalled:
             # The beginning of a ClientHello of 256 bytes.
             sock.sendall(b"\x16\x03\x01\x01\x00\x01\x00\x00\xfc\x03\x03")
@@ -286,7 +286,7 @@ def test_drips_do_not_prolong_a_handshake(
     certificates: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
     with tls_worker(certificates.signed(HOST), hello_timeout_s=0.5) as server:
-        with socket.create_connection((HOST, server.port), timeout=10) as sock:
+        with socket.create_connection((HOST, server.port), timeout=60) as sock:
             sock.sendall(b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03\x03")
             with pytest.raises(OSError):
                 while True:
@@ -301,7 +301,7 @@ def test_garbage_behind_the_first_byte_is_a_warning(
 ) -> None:
     noise = b"\x16" + random.Random(size).randbytes(size)
     with tls_worker(certificates.signed(HOST), hello_timeout_s=QUICK_S) as server:
-        with socket.create_connection((HOST, server.port), timeout=10) as sock:
+        with socket.create_connection((HOST, server.port), timeout=60) as sock:
             sock.sendall(noise)
             shut(sock)
         line = wait_for_log(caplog, "refused: ")

@@ -151,7 +151,7 @@ def test_bytes_are_told_of_as_they_leave() -> None:
         greet(sock)
         read_offer(sock)
         sock.sendall(NO)
-        assert told.wait(20), "nothing was told before all of it was taken"
+        assert told.wait(60), "nothing was told before all of it was taken"
         left = HEAD_BYTES + size + ASK_BYTES
         while left:
             left -= len(sock.recv(min(left, 1 << 20)))

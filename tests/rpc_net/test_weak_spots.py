@@ -90,7 +90,7 @@ class Attacker:
 
 @contextmanager
 def attacker(server: RpcServer) -> Iterator[Attacker]:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as sock:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as sock:
         yield Attacker(sock)
 
 
