@@ -162,7 +162,7 @@ def _within(seconds: float, work: Callable[[], None]) -> bool:
 
 def _uvicorn_config(command: Command, service: Service) -> uvicorn.Config:
     tls = command.server.tls
-    return uvicorn.Config(
+    config = uvicorn.Config(
         create_app(service),
         http=BoundedProtocol,
         lifespan="off",
@@ -174,3 +174,10 @@ def _uvicorn_config(command: Command, service: Service) -> uvicorn.Config:
         ssl_keyfile=None if tls is None else tls.key_file,
         ssl_certfile=None if tls is None else tls.cert_file,
     )
+    if tls is not None:
+        from app.cli.https import renew_certificate
+
+        config.load()
+        assert config.ssl is not None
+        renew_certificate(config.ssl, tls)
+    return config

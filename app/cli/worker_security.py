@@ -44,7 +44,12 @@ class Security:
 def add_security_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags that `read_security` reads."""
     add = parser.add_argument
-    add("--tls-cert", metavar="FILE", help="speak TLS with this certificate (PEM, its CAs behind)")
+    add(
+        "--tls-cert",
+        metavar="FILE",
+        help="speak TLS with this certificate (PEM, its CAs behind); renewed files are used for "
+        "new connections",
+    )
     add("--tls-key", metavar="FILE", help="the certificate's private key (PEM, no password)")
     add(
         _SECRET_FLAG,

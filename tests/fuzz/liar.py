@@ -13,7 +13,7 @@ from typing import Final
 from app.devices.null import NullDevice
 from app.errors import LlamaServeError
 from app.rpc_backend.streams.base import Stream
-from app.rpc_backend.streams.context import WorkerContext
+from app.rpc_backend.streams.context import Certificate
 from app.rpc_backend.worker.access import OPEN, Access
 from app.rpc_backend.worker.all_reduce import Groups
 from app.rpc_backend.worker.door import admit
@@ -38,7 +38,7 @@ class Manner:
 
     version: int
     access: Access = OPEN
-    tls: WorkerContext | None = None
+    tls: Certificate | None = None
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from app.rpc_backend.client.group import WorkerPair
 from app.rpc_backend.client.pulse import TransportLimits
 from app.rpc_backend.client.strided import Pieces, get_tensor_2d, set_tensor_2d
 from app.rpc_backend.errors import LocalProtocolError
-from app.rpc_backend.streams.context import WorkerContext, worker_context
+from app.rpc_backend.streams.context import Certificate, worker_certificate
 from app.rpc_backend.streams.settings import ClientTls
 from app.rpc_backend.wire.client_core import ClientCore, Reply
 from app.rpc_backend.wire.commands import COMMANDS
@@ -61,12 +61,12 @@ class ReplyTarget:
     folder: Path
     outcomes: Counter[str] = field(default_factory=Counter)
     census: Census = field(default_factory=Census)
-    _tls: WorkerContext = field(init=False)
+    _tls: Certificate = field(init=False)
     _trust: ClientTls = field(init=False)
 
     def __post_init__(self) -> None:
         certificates = Certificates(self.folder)
-        self._tls = worker_context(certificates.signed("127.0.0.1"))
+        self._tls = worker_certificate(certificates.signed("127.0.0.1"))
         self._trust = certificates.trust
         answered = (c.number.name for c in COMMANDS if c.response is not None)
         self.census.expect(REPLY, (*answered, *_ERRORS))

@@ -98,7 +98,7 @@ SERVER: Final = Group(
             read=readers.text,
             metavar="FNAME",
             env="LLAMA_ARG_SSL_CERT_FILE",
-            help="certificate for HTTPS, PEM",
+            help="certificate for HTTPS, PEM; renewed files are used for new connections",
         ),
         Option(
             dest="timeout",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.errors import ConfigError
+from app.rpc_backend.streams.renewal import Renewed
 from app.rpc_backend.streams.settings import ClientTls, ServerTls
 
 _EXPIRED: Final = 10
@@ -28,6 +29,10 @@ class WorkerContext:
 
     context: ssl.SSLContext
     digest: bytes
+
+
+Certificate = Renewed[WorkerContext]
+"""A worker's certificate, which may be renewed in its files."""
 
 
 def client_context(tls: ClientTls, *, has_secret: bool) -> ssl.SSLContext:
@@ -74,6 +79,14 @@ def worker_context(tls: ServerTls) -> WorkerContext:
             "certificate and its key in PEM, without a password"
         ) from error
     return WorkerContext(context, hashlib.sha256(certificate).digest())
+
+
+def worker_certificate(tls: ServerTls) -> Certificate:
+    """Return what a worker shows to its clients, for as long as it runs.
+
+    Raises: ConfigError when the files cannot be used now.
+    """
+    return Renewed((tls.cert_file, tls.key_file), lambda: worker_context(tls))
 
 
 def handshake_failure(error: OSError) -> str:

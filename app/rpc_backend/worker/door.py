@@ -12,7 +12,7 @@ from typing import Final
 
 from app.errors import LlamaServeError
 from app.rpc_backend.streams.base import Stream
-from app.rpc_backend.streams.context import WorkerContext, reason
+from app.rpc_backend.streams.context import Certificate, reason
 from app.rpc_backend.streams.plain import PlainStream
 from app.rpc_backend.streams.tls import TlsStream
 
@@ -23,7 +23,7 @@ class NotAdmittedError(LlamaServeError):
     """A connection ended before there was a client; says why."""
 
 
-def admit(sock: socket.socket, tls: WorkerContext | None, deadline: float) -> Stream | None:
+def admit(sock: socket.socket, tls: Certificate | None, deadline: float) -> Stream | None:
     """Return the stream of a new connection, None when it ended without a byte; waits until
     `deadline` (monotonic seconds) at most.
 
@@ -35,7 +35,8 @@ def admit(sock: socket.socket, tls: WorkerContext | None, deadline: float) -> St
         return PlainStream(sock) if first else None
     if tls is None:
         raise NotAdmittedError("refused: a client that speaks TLS; this worker has no --tls-cert")
-    stream = TlsStream(sock, tls.context, own_digest=tls.digest)
+    shown = tls.current()
+    stream = TlsStream(sock, shown.context, own_digest=shown.digest)
     try:
         stream.handshake(deadline)
     except ssl.SSLError as error:

@@ -17,7 +17,7 @@ from typing import Final
 
 from app.logs import TRACE
 from app.rpc_backend.streams.base import Stream
-from app.rpc_backend.streams.context import WorkerContext
+from app.rpc_backend.streams.context import Certificate
 from app.rpc_backend.streams.plain import shut
 from app.rpc_backend.wire.constants import VERSIONS
 from app.rpc_backend.wire.layout import Body
@@ -37,7 +37,7 @@ class Peer:
         sock: socket.socket,
         name: str,
         session: Session,
-        tls: WorkerContext | None,
+        tls: Certificate | None,
         hello_timeout_s: float,
         on_end: Callable[["Peer"], None],
     ) -> None:

@@ -17,7 +17,7 @@ from typing import Final
 
 from app.devices.base import Device
 from app.errors import ConfigError
-from app.rpc_backend.streams.context import worker_context
+from app.rpc_backend.streams.context import worker_certificate
 from app.rpc_backend.streams.settings import ServerTls
 from app.rpc_backend.wire.constants import NEWEST
 from app.rpc_backend.worker.access import Access
@@ -98,7 +98,7 @@ class RpcServer:
         self._devices = devices
         self._settings = settings or ServerSettings()
         tls = self._settings.tls
-        self._tls = None if tls is None else worker_context(tls)
+        self._tls = None if tls is None else worker_certificate(tls)
         self._budget = Budget(devices)
         self._mailboxes = Mailboxes(self._budget)
         self._peers: set[Peer] = set()
