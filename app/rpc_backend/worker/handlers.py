@@ -2,55 +2,31 @@
 
 A handler gets the client's state and the message and returns the reply, None when there is none,
 for a read the pieces of the answer, or what is left to a lane. It touches a buffer only after its
-event. Requests with data are in `DATA_HANDLERS` and see one piece
-at a time, so that a frame of any length costs one piece of memory. Bad input raises; the session
-says so where the client understands it and closes the connection where it does not.
+event. Requests with data are in `DATA_HANDLERS` and see one piece at a time. Bad input raises; the
+session says so where the client understands it and closes the connection where it does not.
 """
 
 import logging
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, Final
 
 from app.devices.base import BufferUsage
-from app.errors import GraphError, OutOfMemoryError, UnsupportedError
-from app.rpc_backend.errors import GroupError, RemoteProtocolError
+from app.errors import OutOfMemoryError, UnsupportedError
+from app.rpc_backend.errors import GroupError
 from app.rpc_backend.rdma import decline
 from app.rpc_backend.wire import extensions as x
 from app.rpc_backend.wire import messages as m
 from app.rpc_backend.wire.constants import VERSIONS
 from app.rpc_backend.wire.graph_codec import GraphCompute
-from app.rpc_backend.wire.layout import Body
 from app.rpc_backend.wire.tensor import to_tensor
 from app.rpc_backend.wire.worker_core import Chunk
-from app.rpc_backend.worker import extended, pushing
-from app.rpc_backend.worker.buffers import Region
+from app.rpc_backend.worker import extended, pushing, transfers
 from app.rpc_backend.worker.graphs import CheckedGraph, build_graph
 from app.rpc_backend.worker.lanes import Later
 from app.rpc_backend.worker.state import ClientState
+from app.rpc_backend.worker.transfers import Pieces, Promise
 
 log = logging.getLogger(__name__)
-
-_READ_BYTES: Final = 4 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Pieces:
-    """A reply of `size` bytes, read from the device as it is sent."""
-
-    size: int
-    pieces: Iterator[Body]
-
-
-@dataclass(frozen=True, slots=True)
-class Promise:
-    """A reply that another thread makes; further requests of the kinds in `BESIDE` may be handled
-    meanwhile.
-    """
-
-    reply: Future[m.FlagReply]
-
 
 Outcome = m.Message | Pieces | Later | Promise | None
 
@@ -116,92 +92,10 @@ def _buffer_clear(state: ClientState, message: m.BufferClear) -> Outcome:
     return None
 
 
-def _init_tensor(state: ClientState, message: m.InitTensor) -> Outcome:
-    # Stock clients may send this before the tensor has memory; there is nothing to pad then.
-    if message.tensor.buffer or message.tensor.data:
-        region = state.buffers.resolve_region(message.tensor)
-        region.device.init_tensor(region.tensor)
-    return None
-
-
 def _get_alloc_size(state: ClientState, message: m.GetAllocSize) -> Outcome:
     tensor = to_tensor(message.tensor)
     tensor.src = tuple(to_tensor(source) if source.id else None for source in message.sources)
     return m.SizeReply(state.device(message.device).alloc_size(tensor))
-
-
-def _set_tensor_hash(state: ClientState, message: m.SetTensorHash) -> Outcome:
-    region = state.buffers.resolve_region(message.tensor, message.offset)
-
-    def write(piece: Body, at: int) -> None:
-        region.device.set_tensor(region.tensor, piece, region.offset + at)
-
-    store = state.cache
-    if store is None:
-        return m.FlagReply(0)
-
-    def restore() -> m.FlagReply:
-        return m.FlagReply(int(store.restore(message.hash, region.size, write)))
-
-    return Promise(state.beside.submit(restore))
-
-
-def _get_tensor(state: ClientState, message: m.GetTensor) -> Outcome:
-    region = state.buffers.resolve_region(message.tensor, message.offset, message.size)
-    return Pieces(message.size, _read(region))
-
-
-def _read(region: Region) -> Iterator[Body]:
-    for at in range(0, region.size, _READ_BYTES):
-        size = min(_READ_BYTES, region.size - at)
-        yield region.device.get_tensor(region.tensor, region.offset + at, size).result()
-
-
-def _get_tensor_2d(state: ClientState, message: m.GetTensor2D) -> Outcome:
-    region = _strided(state, message)
-    return Pieces(message.reply_bytes, _read_strided(region, message))
-
-
-def _read_strided(region: Region, message: m.GetTensor2D) -> Iterator[Body]:
-    if message.size == 0:
-        return
-    for i in range(message.n_copies):
-        start = region.offset + i * message.stride
-        yield from _read(Region(region.held, region.tensor, start, message.size))
-
-
-def _strided(state: ClientState, message: m.SetTensor2D | m.GetTensor2D) -> Region:
-    """Check the whole span that a strided transfer may touch."""
-    if message.n_copies > 1 and message.stride < message.size:
-        raise RemoteProtocolError(
-            f"pieces of {message.size} bytes {message.stride} bytes apart: expected no overlap"
-        )
-    span = message.size + (message.n_copies - 1) * message.stride if message.n_copies else 0
-    return state.buffers.resolve_region(message.tensor, message.offset, span)
-
-
-def _copy_tensor(state: ClientState, message: m.CopyTensor) -> Outcome:
-    source = state.buffers.resolve_region(message.source)
-    target = state.buffers.resolve_region(message.target)
-    if source.size != target.size:
-        raise GraphError(
-            f"copy of '{source.tensor.name}' ({source.size} bytes) to '{target.tensor.name}' "
-            f"({target.size}): expected equal sizes"
-        )
-    if source.device is target.device:
-        source.device.copy_tensor(source.tensor, target.tensor)
-        return m.FlagReply(1)
-    at = 0
-    for piece in _read(source):
-        target.device.set_tensor(target.tensor, piece, at)
-        at += len(piece)
-    return m.FlagReply(1)
-
-
-def _memset_tensor(state: ClientState, message: m.MemsetTensor) -> Outcome:
-    region = state.buffers.resolve_region(message.tensor, message.offset, message.size)
-    region.device.memset_tensor(region.tensor, message.value, region.offset, region.size)
-    return None
 
 
 def _graph_compute(state: ClientState, message: GraphCompute) -> Outcome:
@@ -261,35 +155,6 @@ def _comm_free(state: ClientState, message: m.CommFree) -> Outcome:
     return None
 
 
-def _set_tensor(state: ClientState, message: m.SetTensor, chunk: Chunk) -> None:
-    region = state.buffers.resolve_region(message.tensor, message.offset, chunk.total)
-    if chunk.at == 0 and message.cache and state.cache is not None:
-        state.writer = state.cache.writer(chunk.total)
-    if len(chunk.data):
-        region.device.set_tensor(region.tensor, chunk.data, region.offset + chunk.at)
-    if state.writer is not None:
-        state.writer.write(chunk.data)
-        if chunk.is_last:
-            state.writer.finish()
-            state.writer = None
-
-
-def _set_tensor_2d(state: ClientState, message: m.SetTensor2D, chunk: Chunk) -> None:
-    region = _strided(state, message)
-    if chunk.total != message.size * message.n_copies:
-        raise RemoteProtocolError(
-            f"{chunk.total} bytes of data: expected {message.n_copies} times {message.size}"
-        )
-    view, at = memoryview(chunk.data), chunk.at
-    while view:
-        copy, within = divmod(at, message.size)
-        piece = view[: message.size - within]
-        offset = region.offset + copy * message.stride + within
-        region.device.set_tensor(region.tensor, piece, offset)
-        at += len(piece)
-        view = view[len(piece) :]
-
-
 Handler = Callable[[ClientState, Any], Outcome]
 DataHandler = Callable[[ClientState, Any, Chunk], None]
 
@@ -303,13 +168,13 @@ HANDLERS: Final[dict[type, Handler]] = {
     m.BufferGetBase: _buffer_get_base,
     m.FreeBuffer: _free_buffer,
     m.BufferClear: _buffer_clear,
-    m.InitTensor: _init_tensor,
+    m.InitTensor: transfers.init_tensor,
     m.GetAllocSize: _get_alloc_size,
-    m.SetTensorHash: _set_tensor_hash,
-    m.GetTensor: _get_tensor,
-    m.GetTensor2D: _get_tensor_2d,
-    m.CopyTensor: _copy_tensor,
-    m.MemsetTensor: _memset_tensor,
+    m.SetTensorHash: transfers.set_tensor_hash,
+    m.GetTensor: transfers.get_tensor,
+    m.GetTensor2D: transfers.get_tensor_2d,
+    m.CopyTensor: transfers.copy_tensor,
+    m.MemsetTensor: transfers.memset_tensor,
     GraphCompute: _graph_compute,
     m.GraphRecompute: _graph_recompute,
     m.CommInit: _comm_init,
@@ -329,7 +194,7 @@ BESIDE: Final = (m.SetTensorHash, m.InitTensor)
 """Requests that do not rest on promised replies before them: a load is made of both."""
 
 DATA_HANDLERS: Final[dict[type, DataHandler]] = {
-    m.SetTensor: _set_tensor,
-    m.SetTensor2D: _set_tensor_2d,
+    m.SetTensor: transfers.set_tensor,
+    m.SetTensor2D: transfers.set_tensor_2d,
     x.Deliver: pushing.deliver,
 }

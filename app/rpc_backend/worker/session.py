@@ -20,10 +20,11 @@ from app.rpc_backend.wire.worker_core import Request, WorkerCore
 from app.rpc_backend.worker.access import OPEN, Access
 from app.rpc_backend.worker.budget import Budget, Held
 from app.rpc_backend.worker.extended import error_code
-from app.rpc_backend.worker.handlers import BESIDE, DATA_HANDLERS, HANDLERS, Pieces, Promise
+from app.rpc_backend.worker.handlers import BESIDE, DATA_HANDLERS, HANDLERS
 from app.rpc_backend.worker.lanes import Later
 from app.rpc_backend.worker.state import ClientState
 from app.rpc_backend.worker.tensor_store import TensorStore
+from app.rpc_backend.worker.transfers import Pieces, Promise
 
 log = logging.getLogger(__name__)
 
