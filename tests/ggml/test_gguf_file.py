@@ -2,7 +2,6 @@
 
 import mmap
 import os
-import time
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ from app.errors import ModelFormatError
 from app.ggml.gguf_file import GGUFFile, describe_types, unsupported_types
 from tests.ggml.gguf_bytes import RawTensor, file_bytes, text_entry
 from tests.helpers.assets import asset
+from tests.helpers.work import lines_run
 
 _HUGE_PAGE = 2 << 20
 
@@ -127,11 +127,7 @@ def test_part_of_a_tensor_is_released_without_the_rest() -> None:
         assert kept >= half - _HUGE_PAGE, "a huge page that the cut runs through may go whole"
 
 
-def test_gemma_with_its_262144_tokens_opens_in_a_third_of_a_second() -> None:
+def test_gemma_with_its_262144_tokens_costs_a_few_lines_for_each() -> None:
     path = asset("gemma3")
-    times = []
-    for _ in range(3):
-        start = time.process_time()
-        GGUFFile.open(path).close()
-        times.append(time.process_time() - start)
-    assert min(times) < 0.3
+    # Six for each, which is a fifth of a second.
+    assert lines_run(lambda: GGUFFile.open(path).close()) < 8 * 262_144

@@ -20,6 +20,7 @@ from app.ggml.tensor import Tensor, new_tensor
 from app.ggml.types import GGMLType
 from app.ggml.verify import verify_graph
 from tests.helpers.stock_graphs import NAMES, SizedBuffer, stock_graph
+from tests.helpers.work import lines_run
 from tests.kernels.cases import CASES
 
 F32, F16, I32, I64 = GGMLType.F32, GGMLType.F16, GGMLType.I32, GGMLType.I64
@@ -380,19 +381,15 @@ def test_a_long_chain_takes_linear_time() -> None:
         nodes.append(x)
     start = time.process_time()
     verify_graph(Graph(nodes))
-    assert time.process_time() - start < 5.0
+    # Measured: 0.6 s. Were each node looked for among all others, it would be minutes.
+    assert time.process_time() - start < 20
 
 
-def test_fifteen_hundred_tensors_take_a_few_milliseconds() -> None:
+def test_fifteen_hundred_tensors_take_a_hundred_lines_each() -> None:
     nodes: list[Tensor] = []
     while len(nodes) < 1000:
         nodes += stock_graph("llama-flash-decode").nodes
     graph = Graph(nodes)
     assert len(graph.tensors()) > 1400
-    times = []
-    for _ in range(7):
-        start = time.process_time()
-        verify_graph(graph)
-        times.append(time.process_time() - start)
-    # Measured: 8 ms; the bound leaves room for slower machines.
-    assert min(times) < 0.025
+    # Measured: 96 lines for each, 8 ms in all.
+    assert lines_run(lambda: verify_graph(graph)) < 120 * len(graph.tensors())

@@ -14,7 +14,7 @@ from app.sampling.grammar.matcher import GrammarConstraint
 from tests.sampling.grammar.byte_grammar import END, gbnf, json_schema
 
 MAX_SECONDS: Final = 20.0
-"""Measured: at most 2.5 s alone on one core; the rest is for a busy machine."""
+"""Of processor time. Measured: at most 2.5 s alone on one core."""
 N_TOKENS: Final = 5
 
 
@@ -163,12 +163,12 @@ def follow(constraint: GrammarConstraint) -> None:
 
 
 def ends_soon(compiled: Callable[[str], GrammarConstraint], source: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     try:
         follow(compiled(source))
     except (RequestError, SamplingError) as error:
         assert 20 < len(str(error)) < 1000
-    assert time.perf_counter() - start < MAX_SECONDS
+    assert time.process_time() - start < MAX_SECONDS
 
 
 @pytest.mark.parametrize("name", GBNF)
