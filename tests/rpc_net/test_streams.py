@@ -5,10 +5,11 @@ import os
 import random
 import select
 import socket
+import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import count
 from types import SimpleNamespace
@@ -16,11 +17,15 @@ from typing import Final
 
 import pytest
 
+from app.devices.null import NullDevice
+from app.rpc_backend.client.endpoint import Endpoint, connect
 from app.rpc_backend.streams.base import Stream
 from app.rpc_backend.streams.context import client_context, worker_context
-from app.rpc_backend.streams.plain import PlainStream
+from app.rpc_backend.streams.plain import PlainStream, tune
 from app.rpc_backend.streams.tls import TlsStream
 from tests.helpers.certificates import Certificates
+from tests.helpers.eventually import eventually
+from tests.helpers.rpc_link import serving
 
 PATIENCE_S: Final = 60
 
@@ -265,3 +270,42 @@ def test_a_forged_record_ends_a_tls_stream(certificates: Certificates) -> None:
         pair.client.recv_into(memoryview(bytearray(10)))
     pair.client.close()
     pair.worker.close()
+
+
+def client_end(stack: ExitStack) -> socket.socket:
+    server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    endpoint = Endpoint("127.0.0.1", server.getsockname()[1])
+    return stack.enter_context(connect(endpoint, time.monotonic() + PATIENCE_S))
+
+
+def worker_end(stack: ExitStack) -> socket.socket:
+    server = stack.enter_context(serving([NullDevice()]))
+    stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+    eventually(lambda: server.n_clients == 1)
+    (peer,) = server._peers
+    return peer._sock
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have other options")
+@pytest.mark.parametrize("end", [client_end, worker_end])
+def test_small_messages_leave_at_once_and_a_dead_machine_is_noticed_in_minutes(
+    end: Callable[[ExitStack], socket.socket],
+) -> None:
+    with ExitStack() as stack:
+        sock = end(stack)
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        names = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
+        idle_s, interval_s, count = (
+            sock.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in names
+        )
+    # Less would end idle conversations when a switch restarts.
+    assert 60 <= idle_s + interval_s * count <= 300
+
+
+def test_options_that_a_platform_lacks_are_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT"):
+        monkeypatch.delattr(socket, name, raising=False)
+    with socket.socket() as sock:
+        tune(sock)
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.errors import ConfigError, DeviceLostError
+from app.rpc_backend.streams.plain import tune
 from app.rpc_backend.wire.constants import DEFAULT_PORT
 
 log = logging.getLogger(__name__)
@@ -18,9 +19,6 @@ log = logging.getLogger(__name__)
 Address = tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
 
 _MAX_DIGITS = 5
-
-_KEEP_ALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
-"""A silent peer is declared dead after about a minute; options that a platform lacks are left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,20 +103,11 @@ def _open(kind: tuple[int, int, int], address: Address, deadline: float) -> sock
     try:
         sock.settimeout(max(deadline - time.monotonic(), 0.001))
         sock.connect(address)
-        _tune(sock)
+        tune(sock)
     except OSError:
         sock.close()
         raise
     return sock
-
-
-def _tune(sock: socket.socket) -> None:
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _KEEP_ALIVE:
-        option = getattr(socket, name, None)
-        if option is not None:
-            sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _reason(error: OSError) -> str:

@@ -18,6 +18,7 @@ from typing import Final
 
 from app.rpc_backend.errors import GroupError
 from app.rpc_backend.rdma import decline
+from app.rpc_backend.streams.plain import tune
 from app.rpc_backend.wire.constants import CAPABILITY_BYTES, PLAIN_TCP
 from app.rpc_backend.wire.layout import Body
 from app.rpc_backend.worker.allowed import Network, is_allowed
@@ -147,8 +148,7 @@ class Link:
         self._limits = limits
         self._wait = _Wait(has_left, name)
         sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        tune(sock)
 
     def greet(self, *, is_first: bool) -> "Link":
         """Exchange capabilities, in the order of the ranks.

@@ -18,6 +18,7 @@ from typing import Final
 from app.devices.base import Device
 from app.errors import ConfigError
 from app.rpc_backend.streams.context import worker_certificate
+from app.rpc_backend.streams.plain import tune
 from app.rpc_backend.streams.settings import ServerTls
 from app.rpc_backend.wire.constants import NEWEST
 from app.rpc_backend.worker.access import Access
@@ -189,8 +190,7 @@ class RpcServer:
         )
         try:
             sock.setblocking(True)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            tune(sock)
             with self._lock:
                 self._peers.add(peer)
             peer.thread.start()
