@@ -8,7 +8,6 @@ freed buffer are forgotten. One run at a time: the scratch memory is shared by a
 
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
-from threading import RLock
 from weakref import WeakKeyDictionary
 
 import torch
@@ -17,6 +16,7 @@ from app.devices.compiler import Compiler, Plan
 from app.devices.scratch import Scratch
 from app.devices.torch_buffer import TorchBuffer
 from app.devices.torch_errors import translated
+from app.devices.turns import Turns
 from app.devices.weight_cache import WeightCache
 from app.errors import GraphError
 from app.ggml.graph import Graph
@@ -40,7 +40,7 @@ class Executor:
     weights: WeightCache
     buffers: Set[TorchBuffer]
     admit: Callable[[int], None]
-    lock: RLock = field(default_factory=RLock)
+    lock: Turns = field(default_factory=Turns)
     _plans: WeakKeyDictionary[Graph, Plan] = field(default_factory=WeakKeyDictionary)
     _node_scratch: Scratch = field(init=False)
     _run_scratch: Scratch = field(init=False)

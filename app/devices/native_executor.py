@@ -12,7 +12,6 @@ import mmap
 import time
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
-from threading import RLock
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -23,6 +22,7 @@ from app.devices.native_compiler import NativeCompiler, is_native
 from app.devices.native_plan import NativePlan, NativeSegment
 from app.devices.native_weights import GroupedWeights
 from app.devices.profile import Profile
+from app.devices.turns import Turns
 from app.errors import GraphError, OutOfMemoryError, UnsupportedError
 from app.ggml.graph import Graph
 from app.ggml.ops import VIEW_OPS
@@ -51,7 +51,7 @@ class NativeExecutor:
     pool: ThreadPool
     buffers: Set[NativeBuffer]
     admit: Callable[[int], None]
-    lock: RLock = field(default_factory=RLock)
+    lock: Turns = field(default_factory=Turns)
     profile: Profile | None = None
     weights: GroupedWeights = field(init=False)
     _plans: WeakKeyDictionary[Graph, NativePlan] = field(default_factory=WeakKeyDictionary)
