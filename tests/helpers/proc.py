@@ -1,5 +1,6 @@
 """What /proc tells of another process. Linux only."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -15,9 +16,14 @@ def private_bytes(pid: int) -> int:
     return _status(Path(f"/proc/{pid}"), "RssAnon") << 10
 
 
+def threads(pid: int) -> set[int]:
+    """The numbers of its threads."""
+    return {int(folder.name) for folder in Path(f"/proc/{pid}/task").iterdir()}
+
+
 def n_threads(pid: int) -> int:
     """Number of threads."""
-    return len(list(Path(f"/proc/{pid}/task").iterdir()))
+    return len(threads(pid))
 
 
 def n_descriptors(pid: int) -> int:
@@ -25,14 +31,20 @@ def n_descriptors(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
-def processor_ticks(pid: int) -> int:
-    """Ticks of processor time that all threads have used, a hundred a second."""
+def processor_ticks(pid: int, among: Iterable[int] | None = None) -> int:
+    """Ticks of processor time, a hundred a second, of all its threads or of some of them."""
+    if among is None:
+        return _ticks(Path(f"/proc/{pid}"))
+    return sum(_ticks(Path(f"/proc/{pid}/task/{n}")) for n in among)
+
+
+def _ticks(folder: Path) -> int:
     # The name, field 2, may hold spaces; it ends with the last bracket.
-    fields = Path(f"/proc/{pid}/stat").read_text("ascii", errors="replace").rpartition(")")[2]
+    fields = (folder / "stat").read_text("ascii", errors="replace").rpartition(")")[2]
     return sum(map(int, fields.split()[11:13]))
 
 
-def n_wakeups(pid: int) -> int:
-    """How often its threads have gone to sleep by themselves, and so been woken."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
+def n_wakeups(pid: int, among: Iterable[int] | None = None) -> int:
+    """How often its threads, or some of them, have gone to sleep and so been woken."""
+    tasks = (Path(f"/proc/{pid}/task/{n}") for n in (threads(pid) if among is None else among))
     return sum(_status(task, "voluntary_ctxt_switches") for task in tasks)

@@ -1,8 +1,7 @@
 """Loading the native core: its structs, its levels, and threads that cost nothing while idle."""
 
-import subprocess
-import sys
-import time
+import os
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,9 @@ from app.ggml.ops import Op
 from app.kernels.cpu import library
 from app.kernels.cpu.layout import STEP, STEP_FORMAT, Kind, Status
 from app.kernels.cpu.step import Ref, StepSpec
+from tests.helpers.eventually import eventually
 from tests.helpers.native import native_library
+from tests.helpers.proc import n_wakeups, processor_ticks, threads
 
 
 @pytest.mark.parametrize("level", library.LEVELS)
@@ -108,13 +109,23 @@ def test_a_closed_pool_is_refused() -> None:
 
 
 def test_waiting_threads_use_no_processor() -> None:
+    pid = os.getpid()
+    before = threads(pid)
     pool = native_library().new_pool(4)
+    ours = threads(pid) - before
+    assert len(ours) == 3
     values = np.ones(64, np.float32)
     steps = np.frombuffer(_sum_step(values), np.uint8)
     assert pool.run(steps.ctypes.data, 1, None) is None
-    before, start = time.process_time(), time.monotonic()
-    while time.monotonic() - start < 0.3:
-        subprocess.run([sys.executable, "-S", "-c", ""], check=True)
-    # What is measured is this process: the threads, and starting some children.
-    assert time.process_time() - before < 0.15
+
+    def used() -> tuple[int, int]:
+        return processor_ticks(pid, ours), n_wakeups(pid, ours)
+
+    def is_still() -> bool:
+        begun = used()
+        threading.Event().wait(0.3)
+        return used() == begun
+
+    # At first they look for more work for a moment.
+    eventually(is_still)
     pool.close()

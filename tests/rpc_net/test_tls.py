@@ -25,7 +25,7 @@ from app.rpc_backend.client.device import RpcDevice
 from app.rpc_backend.streams.settings import ClientTls, ServerTls
 from app.rpc_backend.worker.server import RpcServer, ServerSettings, bind
 from tests.helpers.certificates import Certificates
-from tests.helpers.eventually import eventually
+from tests.helpers.eventually import PATIENCE_S, eventually
 from tests.helpers.fake_worker import Script, fake_worker, read, shut, wait_for_end
 from tests.helpers.rpc_frames import HELLO
 from tests.helpers.rpc_link import serving
@@ -37,15 +37,17 @@ QUICK_S: Final = 2.0
 
 @contextmanager
 def tls_worker(
-    tls: ServerTls, secret: bytes | None = None, hello_timeout_s: float = 10.0
+    tls: ServerTls, secret: bytes | None = None, hello_timeout_s: float = PATIENCE_S
 ) -> Iterator[RpcServer]:
     settings = ServerSettings(tls=tls, secret=secret, hello_timeout_s=hello_timeout_s)
     with serving([NullDevice()], settings) as server:
         yield server
 
 
-def opened(port: int, tls: ClientTls | None, secret: bytes | None = None) -> RpcDevice:
-    settings = ClientSettings(connect_timeout_s=QUICK_S, tls=tls, secret=secret)
+def opened(
+    port: int, tls: ClientTls | None, secret: bytes | None = None, timeout_s: float = PATIENCE_S
+) -> RpcDevice:
+    settings = ClientSettings(connect_timeout_s=timeout_s, tls=tls, secret=secret)
     (device,) = open_workers([f"{HOST}:{port}"], settings)
     return device
 
@@ -219,7 +221,7 @@ def test_whatever_answers_there_is_no_second_try_without_tls(
         port = int(endpoint.rpartition(":")[2])
         for secret in (None, SECRET):
             with pytest.raises(DeviceLostError, match=f"{endpoint}: .*{reason}"):
-                opened(port, ClientTls(), secret)
+                opened(port, ClientTls(), secret, QUICK_S)
     assert first_bytes == [b"\x16", b"\x16"]
 
 

@@ -2,7 +2,6 @@
 
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -19,14 +18,15 @@ from app.rpc_backend.client.transport import Transport
 from tests.helpers.fake_worker import Script, fake_worker, introduce, read, wait_for_end
 from tests.helpers.rpc_frames import response, u64
 
-PATIENCE = 0.3
-SETTINGS = ClientSettings(
-    connect_timeout_s=5, limits=TransportLimits(PATIENCE, max_queued_bytes=1 << 20)
+PATIENT = ClientSettings(connect_timeout_s=60, limits=TransportLimits(60))
+HASTY_S = 1.5
+HASTY = ClientSettings(
+    connect_timeout_s=60, limits=TransportLimits(HASTY_S, max_queued_bytes=1 << 20)
 )
 
 
 @contextmanager
-def device_of(script: Script, settings: ClientSettings = SETTINGS) -> Iterator[RpcDevice]:
+def device_of(script: Script, settings: ClientSettings = PATIENT) -> Iterator[RpcDevice]:
     """A device whose worker introduces itself and then follows a script."""
 
     def run(sock: socket.socket) -> None:
@@ -63,15 +63,14 @@ def test_a_worker_that_does_not_answer_is_given_up() -> None:
         give_buffer(sock)
         wait_for_end(sock)
 
-    with device_of(script) as device:
+    with device_of(script, HASTY) as device:
         x = tensor_in(device)
-        begin = time.monotonic()
         first, second = device.get_tensor(x, 0, 1000), device.get_tensor(x, 0, 7)
         with pytest.raises(DeviceLostError) as caught:
             first.result(60)
-        assert PATIENCE * 0.9 < time.monotonic() - begin < 5
         text = str(caught.value)
-        for part in (device.info.description, "does not answer", "GET_TENSOR", "1000 bytes"):
+        named = (device.info.description, "does not answer, for 1.5 s", "GET_TENSOR", "1000 bytes")
+        for part in named:
             assert part in text
         with pytest.raises(DeviceLostError, match="does not answer"):
             second.result(60)
@@ -84,11 +83,11 @@ def test_slow_answers_are_no_silence() -> None:
         give_buffer(sock)
         for _ in range(6):
             read(sock, 9 + 312)
-            threading.Event().wait(PATIENCE / 2)
+            threading.Event().wait(HASTY_S / 5)
             sock.sendall(response(b"abcd"))
         wait_for_end(sock)
 
-    with device_of(script) as device:
+    with device_of(script, HASTY) as device:
         x = tensor_in(device)
         futures = [device.get_tensor(x, 0, 4) for _ in range(6)]
         assert [future.result(60) for future in futures] == [b"abcd"] * 6
@@ -100,7 +99,7 @@ def test_a_worker_that_does_not_read_is_given_up() -> None:
         stop.wait(60)
 
     stop = threading.Event()
-    with device_of(script) as device:
+    with device_of(script, HASTY) as device:
         x = tensor_in(device)
         with pytest.raises(DeviceLostError, match="does not take the bytes"):
             for _ in range(64):
@@ -182,7 +181,7 @@ def test_uploads_wait_when_the_queue_is_full_and_end_with_the_connection() -> No
         stop.wait(60)
 
     stop, caught = threading.Event(), []
-    with device_of(script) as device:
+    with device_of(script, HASTY) as device:
         x = tensor_in(device)
         sent = 0
 

@@ -6,14 +6,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from hypothesis import settings
 
-from app.tokenizer.template_sandbox import TemplateSandbox
+from app.tokenizer.template_sandbox import RenderLimits, TemplateSandbox
 from tests.helpers.assets import asset
-
-# Property tests have no deadline for one example: the machine may be shared.
-settings.register_profile("shared machine", deadline=None)
-settings.load_profile("shared machine")
 
 _WANTED: Final = ("models/ggml-vocab-", "models/templates/", "tests/test-chat-template.cpp")
 
@@ -37,6 +32,6 @@ def llama_cpp_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def sandbox() -> Iterator[TemplateSandbox]:
     """One rendering process for all tests that do not break it."""
-    shared = TemplateSandbox()
+    shared = TemplateSandbox(RenderLimits(time_s=60))
     yield shared
     shared.close()
