@@ -65,7 +65,7 @@ def test_the_other_worker_of_a_group_must_be_in_the_list(caplog: pytest.LogCaptu
         return False
 
     visitors: list[socket.socket] = []
-    link.session.state.groups = Groups("127.0.0.1", LinkLimits(), has_left, ELSEWHERE)
+    link.session.state.groups = Groups("127.0.0.1", LinkLimits(0.5, 0.5, 0.5), has_left, ELSEWHERE)
     try:
         assert link.call(m.CommInit(0, 0, 2, port, bytes(64))) == m.FlagReply(0)
         assert visitors[0].recv(1) == b""

@@ -8,7 +8,8 @@ that this machine uses for it. What a stock worker does with its ranks and its r
 
 import logging
 import socket
-from concurrent.futures import Future
+import time
+from concurrent.futures import Future, wait
 from typing import Final
 
 from app.errors import DeviceLostError, GraphError, LlamaServeError
@@ -17,12 +18,14 @@ from app.rpc_backend.client.device import RpcDevice
 from app.rpc_backend.errors import GroupError
 from app.rpc_backend.wire import messages as m
 from app.rpc_backend.wire.commands import command_of
+from app.rpc_backend.wire.constants import PLAIN_TCP
 
 log = logging.getLogger(__name__)
 
 _PORT_OFFSET: Final = 1000
 _HOST_BYTES: Final = 64
 _KNOCK_S: Final = 1.0
+_KNOCK_AGAIN_S: Final = 0.05
 
 
 class WorkerPair:
@@ -49,7 +52,7 @@ class WorkerPair:
         )
         second_cause = _refusal(second_answer, timeout_s)
         if second_cause is not None:
-            _knock(endpoint.host, port)
+            _knock(endpoint.host, port, first_answer, is_stock=not first.connection.is_extended)
         causes = (_refusal(first_answer, timeout_s), second_cause)
         if any(causes):
             self.close()
@@ -127,9 +130,18 @@ def _refusal(answer: Future[m.FlagReply], timeout_s: float) -> str | None:
         return str(error)
 
 
-def _knock(host: str, port: int) -> None:
-    """Connect and leave: a stock worker of rank 0 waits for somebody for ever."""
-    try:
-        socket.create_connection((host, port), _KNOCK_S).close()
-    except (OSError, UnicodeError) as error:
-        log.debug("nobody waits for rank 1 at %s port %d: %s", host, port, error)
+def _knock(host: str, port: int, answer: Future[m.FlagReply], *, is_stock: bool) -> None:
+    """Connect and leave: a stock worker of rank 0 waits for somebody for ever. Ours waits a while
+    longer for the right one, unless whoever comes greets it as rank 1 does.
+    """
+    deadline = time.monotonic() + _KNOCK_S
+    while not answer.done() and time.monotonic() < deadline:
+        try:
+            with socket.create_connection((host, port), _KNOCK_S) as sock:
+                if not is_stock:
+                    sock.sendall(PLAIN_TCP)
+                    sock.recv(len(PLAIN_TCP))
+            return
+        except (OSError, UnicodeError) as error:
+            log.debug("nobody waits for rank 1 at %s port %d yet: %s", host, port, error)
+            wait([answer], _KNOCK_AGAIN_S)

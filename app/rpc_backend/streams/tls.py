@@ -62,29 +62,35 @@ class TlsStream:
 
         Raises: ssl.SSLError, TimeoutError, OSError.
         """
-        while not self._step(deadline):
-            self._receive()
-        certificate = self._tls.getpeercert(binary_form=True)
-        if certificate is not None:
-            self.certificate_digest = hashlib.sha256(certificate).digest()
+        is_done = False
+        while not is_done:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            self._sock.settimeout(max(left, _SHORTEST_WAIT_S))
+            is_done = self.go_on_with_handshake()
 
-    def _step(self, deadline: float) -> bool:
-        """Go on with the handshake; return whether it is done."""
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        self._sock.settimeout(max(left, _SHORTEST_WAIT_S))
+    def go_on_with_handshake(self) -> bool:
+        """Go on as far as the bytes go that are here or that one receive gets; return whether it is
+        done.
+
+        Raises: BlockingIOError when the socket has nothing; what `handshake` does.
+        """
         try:
             self._tls.do_handshake()
-            is_done = True
         except ssl.SSLWantReadError:
-            is_done = False
+            self._flush()
+            self._receive()
+            return False
         except ssl.SSLError:
             with suppress(OSError):
                 self._flush()
             raise
         self._flush()
-        return is_done
+        certificate = self._tls.getpeercert(binary_form=True)
+        if certificate is not None:
+            self.certificate_digest = hashlib.sha256(certificate).digest()
+        return True
 
     def fileno(self) -> int:
         """Return the socket's number."""

@@ -52,6 +52,12 @@ run afterwards. At most 64 MiB go at once. So a worker connects to hosts that it
 an extended conversation and, where it has a secret, only for clients that know it. A key is random
 and good for one session. When A says that it could not push, the main host leaves an empty delivery
 in its place, over a connection of its own since the other may be busy waiting; B stops waiting.
+
+**All-reduce.** The connection that rank 1 of a group makes to rank 0 has the stock form between
+workers that have neither a secret nor TLS. Where both have TLS it begins with a handshake, in which
+rank 0 shows its certificate. Where both have a secret, next each sends a nonce u8[32]; then rank 1,
+and when that was right rank 0, a proof u8[32] as of PROVE, with rank 1's nonce in the place of the
+client's. The stock form follows. Who fails is dropped, and rank 0 waits on for the right one.
 """
 
 import hmac
@@ -105,6 +111,8 @@ class Speaker(IntEnum):
 
     CLIENT = 1
     WORKER = 2
+    RANK_0 = 3
+    RANK_1 = 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,9 @@ from app.rpc_backend.wire.layout import Body
 from app.rpc_backend.wire.messages import CommInit
 from app.rpc_backend.worker.allowed import Network
 from app.rpc_backend.worker.buffers import Region
-from app.rpc_backend.worker.link import Link, LinkLimits, accept_link, open_link
+from app.rpc_backend.worker.link import Link, LinkLimits
+from app.rpc_backend.worker.meeting import accept_link, open_link
+from app.rpc_backend.worker.seal import STOCK_FORM, Seal
 
 log = logging.getLogger(__name__)
 
@@ -56,14 +58,17 @@ class Groups:
         limits: LinkLimits | None = None,
         has_left: Callable[[], bool] = lambda: False,
         allowed: Sequence[Network] = (),
+        seal: Seal = STOCK_FORM,
     ) -> None:
         """`host` is where rank 0 listens, for rank 1 from an allowed address; `has_left` tells
-        whether the client has gone, so that nobody waits for its sake.
+        whether the client has gone, so that nobody waits for its sake; `seal` is what both ranks
+        have to show each other.
         """
         self._host = host
         self._limits = limits or LinkLimits()
         self._has_left = has_left
         self._allowed = allowed
+        self._seal = seal
         self._members: dict[int, tuple[int, Link]] = {}
 
     def join(self, message: CommInit) -> None:
@@ -81,11 +86,11 @@ class Groups:
             raise GroupError(f"device {message.device} is in a group already")
         if message.rank == 0:
             link = accept_link(
-                self._host, message.port, self._limits, self._has_left, self._allowed
+                self._host, message.port, self._limits, self._has_left, self._allowed, self._seal
             )
         else:
             host = message.host.partition(b"\0")[0].decode("ascii", "replace")
-            link = open_link(host, message.port, self._limits, self._has_left)
+            link = open_link(host, message.port, self._limits, self._has_left, self._seal)
         self._members[message.device] = (message.rank, link)
 
     def all_reduce(self, device: int, region: Region) -> None:

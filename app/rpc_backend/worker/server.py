@@ -19,7 +19,7 @@ from app.devices.base import Device
 from app.errors import ConfigError
 from app.rpc_backend.streams.context import worker_certificate
 from app.rpc_backend.streams.plain import tune
-from app.rpc_backend.streams.settings import ServerTls
+from app.rpc_backend.streams.settings import ClientTls, ServerTls
 from app.rpc_backend.wire.constants import NEWEST
 from app.rpc_backend.worker.access import Access
 from app.rpc_backend.worker.all_reduce import Groups
@@ -30,6 +30,7 @@ from app.rpc_backend.worker.mail import DELIVERY_TIMEOUT_S, Mail
 from app.rpc_backend.worker.mailbox import Mailboxes
 from app.rpc_backend.worker.outgoing import Dial
 from app.rpc_backend.worker.peer import Peer
+from app.rpc_backend.worker.seal import Seal
 from app.rpc_backend.worker.session import Session
 from app.rpc_backend.worker.tensor_store import TensorStore
 
@@ -43,8 +44,9 @@ _ACCEPT_PAUSE_S: Final = 0.1
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
     """How the worker treats its clients. With a `secret` only those that know it are served, with
-    `tls` only those that speak TLS, with `allowed` only those at its addresses. `dial` connects to
-    another worker that a client names, None to refuse that; a delivery from one is waited for
+    `tls` only those that speak TLS, with `allowed` only those at its addresses. Other workers have
+    to be of the same kind; `trust` says whose certificates are good. `dial` connects to another
+    worker that a client names, None to refuse that; a delivery from one is waited for
     `delivery_timeout_s`.
     """
 
@@ -55,6 +57,7 @@ class ServerSettings:
     link_limits: LinkLimits = field(default_factory=LinkLimits)
     secret: bytes | None = field(default=None, repr=False)
     tls: ServerTls | None = None
+    trust: ClientTls = field(default_factory=ClientTls)
     allowed: tuple[Network, ...] = ()
     dial: Dial | None = None
     delivery_timeout_s: float = DELIVERY_TIMEOUT_S
@@ -180,7 +183,10 @@ class RpcServer:
         peer = Peer(sock, name, session, self._tls, settings.hello_timeout_s, self._forget)
         here = self._listener.getsockname()[0]
         session.state.lanes.on_failure = peer.tell_failures
-        session.state.groups = Groups(here, settings.link_limits, peer.has_left, settings.allowed)
+        seal = Seal(settings.secret, self._tls, settings.trust)
+        session.state.groups = Groups(
+            here, settings.link_limits, peer.has_left, settings.allowed, seal
+        )
         session.state.mail = Mail(
             self._mailboxes,
             settings.dial,
