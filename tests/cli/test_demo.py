@@ -4,7 +4,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,8 @@ from app.cli.demo import DEMO_MODEL, require_free_port, start_demo_workers
 from app.cli.packaged_file import is_intact
 from app.errors import ConfigError, DeviceLostError
 from tests.helpers.assets import asset
+from tests.helpers.eventually import eventually
+from tests.helpers.process import free_port
 
 STARTER = """
 import signal
@@ -31,15 +32,6 @@ def answers(endpoint: str) -> bool:
         socket.create_connection((host, int(port)), timeout=60).close()
     except ConnectionRefusedError:
         return False
-    return True
-
-
-def wait_until_silent(endpoint: str, limit_s: float = 20) -> bool:
-    deadline = time.monotonic() + limit_s
-    while answers(endpoint):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
     return True
 
 
@@ -70,7 +62,7 @@ def test_workers_end_with_their_starter(deadly: signal.Signals, exit_code: int) 
         starter.send_signal(deadly)
         starter.communicate(timeout=60)
         assert starter.returncode == exit_code
-    assert wait_until_silent(endpoint)
+    eventually(lambda: not answers(endpoint))
 
 
 def test_a_worker_that_ends_at_once_is_quoted(
@@ -86,10 +78,12 @@ def test_a_worker_that_ends_at_once_is_quoted(
 
 
 def test_a_busy_port_is_named() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"127.0.0.1:{port}.*--port"):
-            require_free_port("127.0.0.1", port)
+    port = free_port()
+    with (
+        socket.create_server(("127.0.0.1", port)),
+        pytest.raises(ConfigError, match=f"127.0.0.1:{port}.*--port"),
+    ):
+        require_free_port("127.0.0.1", port)
     require_free_port("127.0.0.1", port)
 
 

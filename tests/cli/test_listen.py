@@ -8,6 +8,7 @@ import pytest
 from app.api.settings import ServerSettings
 from app.cli.listen import Listener, open_listeners, remove_unix_paths
 from app.errors import ConfigError
+from tests.helpers.process import free_port
 
 
 def close(listeners: list[Listener]) -> None:
@@ -16,11 +17,10 @@ def close(listeners: list[Listener]) -> None:
 
 
 def has_ipv6() -> bool:
-    with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as probe:
-        try:
-            probe.bind(("::1", 0))
-        except OSError:
-            return False
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
     return True
 
 
@@ -35,8 +35,7 @@ def test_port_zero_is_any_free_port() -> None:
 def test_both_families_on_one_port() -> None:
     if not has_ipv6():
         pytest.skip("IPv6 loopback is unavailable")
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     listeners = open_listeners(ServerSettings(hosts=("127.0.0.1", "::1"), port=port))
     assert [listener.url for listener in listeners] == [
         f"http://127.0.0.1:{port}",

@@ -16,7 +16,7 @@ from tests.helpers.assets import PROJECT_ROOT
 from tests.helpers.process import running
 
 PAGE = PROJECT_ROOT / "tests" / "clients" / "page.html"
-BROWSER_TIMEOUT_S = 60
+BROWSER_TIMEOUT_S = 200
 CHROMIUM_FLAGS = (
     "--headless",
     "--no-sandbox",

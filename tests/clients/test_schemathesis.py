@@ -1,6 +1,5 @@
 """Schemathesis asks every operation of the OpenAPI document: no 500, and answers as described."""
 
-import time
 from pathlib import Path
 
 import pytest
@@ -20,21 +19,19 @@ CHECKS = (
     "response_schema_conformance",
 )
 N_EXAMPLES = 12
-TIME_LIMIT_S = 60.0
 SIZES = ("-c", "512", "-np", "2", "-t", "1", "-n", "8")
 EVERYTHING = ("--phases=examples,fuzzing",)
 # Each value that a schema mentions, once; paths that mean the same are left to the other run.
 EACH_VALUE = ("--phases=coverage", "--include-path-regex=^/(v1|tok|detok|apply|infill|slots|lora)")
 EMBEDDING = ("--phases=examples,coverage,fuzzing", "--include-path-regex=(embedding|rank)")
 
-pytestmark = pytest.mark.clients
+pytestmark = [pytest.mark.clients, pytest.mark.timeout(900)]
 
 
 def ask_everything(server: Server, folder: Path, *flags: str) -> None:
     """Run Schemathesis to its end; it must find nothing."""
     config = folder / "schemathesis.toml"
     config.write_text(CONFIG)
-    started = time.monotonic()
     run_client(
         client_program("schemathesis"),
         f"--config-file={config}",
@@ -49,7 +46,6 @@ def ask_everything(server: Server, folder: Path, *flags: str) -> None:
         *flags,
         HOME=str(folder),
     )
-    assert time.monotonic() - started < TIME_LIMIT_S
     assert server.is_ready()
 
 

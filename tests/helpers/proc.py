@@ -1,6 +1,7 @@
 """What /proc tells of another process. Linux only."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -14,6 +15,21 @@ def _status(folder: Path, name: str) -> int:
 def private_bytes(pid: int) -> int:
     """Anonymous memory that the process holds (RssAnon)."""
     return _status(Path(f"/proc/{pid}"), "RssAnon") << 10
+
+
+def peak_rss_bytes(pid: int) -> int:
+    """The most memory that it has had resident (VmHWM)."""
+    return _status(Path(f"/proc/{pid}"), "VmHWM") << 10
+
+
+def queued_seconds(pid: int) -> float:
+    """How long the thread of it that waited most for a processor has done so, in all."""
+    waits = [0.0]
+    for folder in Path(f"/proc/{pid}/task").iterdir():
+        # Threads end, and not every kernel counts this.
+        with suppress(OSError):
+            waits.append(int((folder / "schedstat").read_text().split()[1]) / 1e9)
+    return max(waits)
 
 
 def threads(pid: int) -> set[int]:

@@ -5,11 +5,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import httpx
 
 from tests.helpers.eventually import eventually
+from tests.helpers.proc import peak_rss_bytes
 from tests.helpers.process import Running, free_port, listens, own_worker, running
 
 START_TIMEOUT_S = 60
@@ -26,9 +26,7 @@ class Server:
 
     def peak_rss_bytes(self) -> int:
         """The most memory that the process has had resident (VmHWM)."""
-        status = Path(f"/proc/{self.running.process.pid}/status").read_text()
-        line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
-        return int(line.split()[1]) << 10
+        return peak_rss_bytes(self.running.process.pid)
 
     def is_ready(self) -> bool:
         """Whether the model is loaded; until then /health must say 503."""

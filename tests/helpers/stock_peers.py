@@ -5,6 +5,7 @@ run on one CPU thread, greedily.
 """
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -63,7 +64,10 @@ def stock_split_text(
     inside = asset("peer_v8") / "root" / "models" / model.name
     if not inside.exists() or inside.stat().st_size != model.stat().st_size:
         inside.parent.mkdir(exist_ok=True)
-        shutil.copyfile(model, inside)
+        # Other runs may use the same folder at the same time.
+        copy = inside.with_name(f"{inside.name}.{os.getpid()}")
+        shutil.copyfile(model, copy)
+        copy.replace(inside)
     arguments = [f"/models/{model.name}", endpoints, prompt, str(n_predict)]
     return str(_said([*_python_v8(), *arguments], "stock_split.py")["text"])
 
