@@ -32,7 +32,6 @@ from app.errors import LlamaServeError
 from app.logs import DEFAULT_VERBOSITY, MAX_VERBOSITY, LogSettings, setup_logging
 from app.rpc_backend.client.connection import ClientSettings
 from app.rpc_backend.courier import CourierService
-from app.rpc_backend.streams.settings import ClientTls
 from app.rpc_backend.wire.constants import DEFAULT_PORT, NEWEST, VERSIONS
 from app.rpc_backend.worker.server import RpcServer, ServerSettings, bind
 from app.rpc_backend.worker.session import ALL_FIELDS, FIELDS
@@ -227,12 +226,13 @@ def _stop_on_signals(server: RpcServer) -> None:
 
 def _settings(options: Options, store: FilesAndCache) -> ServerSettings:
     security = options.security
-    client_tls = None if security.tls is None else ClientTls()
+    client_tls = None if security.tls is None else security.trust
     return ServerSettings(
         options.version,
         store,
         secret=security.secret,
         tls=security.tls,
+        trust=security.trust,
         allowed=security.allowed,
         dial=CourierService(ClientSettings(secret=security.secret, tls=client_tls)),
     )

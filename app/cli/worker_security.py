@@ -12,20 +12,22 @@ from typing import Final
 from app.cli.flags.parser import Parsed
 from app.cli.flags.securing import file_remarks, secret_in_file, secret_in_variable
 from app.errors import ConfigError
-from app.rpc_backend.streams.settings import ServerTls
+from app.rpc_backend.streams.settings import ClientTls, ServerTls
 from app.rpc_backend.worker.allowed import Network, as_met
 
 _SECRET_FLAG: Final = "--secret-file"
+_CA_FLAG: Final = "--tls-ca"
 _ALLOW_FLAG: Final = "--allow"
 _BAR: Final = "!" * 76
 
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """Whom a worker serves."""
+    """Whom a worker serves, and whose certificates it trusts where it connects to other workers."""
 
     secret: bytes | None = field(default=None, repr=False)
     tls: ServerTls | None = None
+    trust: ClientTls = field(default_factory=ClientTls)
     remarks: tuple[str, ...] = ()
     allowed: tuple[Network, ...] = ()
 
@@ -52,6 +54,12 @@ def add_security_flags(parser: argparse.ArgumentParser) -> None:
     )
     add("--tls-key", metavar="FILE", help="the certificate's private key (PEM, no password)")
     add(
+        _CA_FLAG,
+        metavar="FILE",
+        help="certificates that other workers' are checked by, PEM: a CA's or the workers' own "
+        "(default: the secret, or else the system's list of CAs)",
+    )
+    add(
         _SECRET_FLAG,
         metavar="FILE",
         help="serve only main hosts that know the secret in this file: llama-serve's "
@@ -75,7 +83,7 @@ def read_security(args: argparse.Namespace, environment: Parsed) -> Security:
     path = args.secret_file
     secret = secret_in_variable(environment) if path is None else secret_in_file(_SECRET_FLAG, path)
     remarks = (*file_remarks(_SECRET_FLAG, path), *file_remarks("--tls-key", args.tls_key))
-    return Security(secret, _tls(args), remarks, _allowed(args.allow))
+    return Security(secret, _tls(args), _trust(args), remarks, _allowed(args.allow))
 
 
 def _allowed(texts: Sequence[str]) -> tuple[Network, ...]:
@@ -99,6 +107,18 @@ def _tls(args: argparse.Namespace) -> ServerTls | None:
     # Better now than after everything else has been made ready.
     worker_context(tls)
     return tls
+
+
+def _trust(args: argparse.Namespace) -> ClientTls:
+    if args.tls_ca is None:
+        return ClientTls(flag=_CA_FLAG)
+    if not args.tls_cert:
+        raise ConfigError(f"{_CA_FLAG}: only a worker with --tls-cert speaks TLS to others")
+    from app.rpc_backend.streams.context import client_context
+
+    trust = ClientTls(Path(args.tls_ca).expanduser(), _CA_FLAG)
+    client_context(trust, has_secret=False)
+    return trust
 
 
 def open_warning(host: str, security: Security) -> str:

@@ -8,11 +8,12 @@ import pytest
 from app.cli.rpc_server import parse_options
 from app.cli.worker_security import Security, open_warning
 from app.errors import ConfigError
-from app.rpc_backend.streams.settings import ServerTls
+from app.rpc_backend.streams.settings import ClientTls, ServerTls
 from tests.helpers.certificates import Certificates
 
 SECRET = b"0123456789abcdef"
 TLS = ServerTls(Path("c"), Path("k"))
+SYSTEM = ClientTls(flag="--tls-ca")
 
 
 def secret_file(folder: Path, content: bytes, mode: int = 0o600) -> str:
@@ -90,7 +91,7 @@ def test_the_certificate_is_read_at_once(certificates: Certificates, tmp_path: P
     own = certificates.own("127.0.0.1")
     argv = ["--tls-cert", str(own.cert_file), "--tls-key", str(own.key_file)]
     own.key_file.chmod(0o600)
-    assert parse_options(argv, {}).security == Security(tls=own)
+    assert parse_options(argv, {}).security == Security(tls=own, trust=SYSTEM)
     own.key_file.chmod(0o644)
     (remark,) = parse_options(argv, {}).security.remarks
     assert remark.startswith(f"--tls-key {own.key_file}: everybody on this machine can read it")
@@ -104,6 +105,23 @@ def test_the_certificate_is_read_at_once(certificates: Certificates, tmp_path: P
     other = certificates.own("127.0.0.1")
     with pytest.raises(ConfigError, match="key values mismatch"):
         parse_options(["--tls-cert", str(own.cert_file), "--tls-key", str(other.key_file)], {})
+
+
+def test_what_other_workers_are_checked_by_is_read_at_once(
+    certificates: Certificates, tmp_path: Path
+) -> None:
+    own = certificates.own("127.0.0.1")
+    tls = ["--tls-cert", str(own.cert_file), "--tls-key", str(own.key_file)]
+    assert parse_options([], {}).security.trust == SYSTEM
+    argv = ["--tls-ca", str(own.cert_file)]
+    assert parse_options([*tls, *argv], {}).security.trust == ClientTls(own.cert_file, "--tls-ca")
+    with pytest.raises(ConfigError, match="--tls-ca: only a worker with --tls-cert"):
+        parse_options(argv, {})
+    other = tmp_path / "other.pem"
+    other.write_text("no certificate\n")
+    for path in (other, tmp_path / "none.pem"):
+        with pytest.raises(ConfigError, match=f"--tls-ca {path}: .*expected certificates in PEM"):
+            parse_options([*tls, "--tls-ca", str(path)], {})
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])

@@ -39,7 +39,8 @@ def open_stream(sock: socket.socket, endpoint: Endpoint, trust: Trust, deadline:
         stream.handshake(deadline)
     except OSError as error:
         sock.close()
-        raise DeviceLostError(f"RPC worker {endpoint}: {handshake_failure(error)}") from None
+        failure = handshake_failure(error, trust.tls.flag)
+        raise DeviceLostError(f"RPC worker {endpoint}: {failure}") from None
     except ValueError as error:
         sock.close()
         raise DeviceLostError(

@@ -50,7 +50,7 @@ def client_context(tls: ClientTls, *, has_secret: bool) -> ssl.SSLContext:
             context.load_verify_locations(tls.ca_file)
         except OSError as error:
             raise ConfigError(
-                f"--rpc-tls-ca {tls.ca_file}: {reason(error)}: expected certificates in PEM"
+                f"{tls.flag} {tls.ca_file}: {reason(error)}: expected certificates in PEM"
             ) from error
     elif has_secret:
         context.check_hostname = False
@@ -89,10 +89,10 @@ def worker_certificate(tls: ServerTls) -> Certificate:
     return Renewed((tls.cert_file, tls.key_file), lambda: worker_context(tls))
 
 
-def handshake_failure(error: OSError) -> str:
+def handshake_failure(error: OSError, ca_flag: str) -> str:
     """Say why a client's handshake failed and what can be done."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return _certificate_failure(error)
+        return _certificate_failure(error, ca_flag)
     if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
         what = f"the TLS handshake failed ({reason(error)})"
     elif isinstance(error, TimeoutError):
@@ -105,7 +105,7 @@ def handshake_failure(error: OSError) -> str:
     )
 
 
-def _certificate_failure(error: ssl.SSLCertVerificationError) -> str:
+def _certificate_failure(error: ssl.SSLCertVerificationError, ca_flag: str) -> str:
     said = error.verify_message.rstrip(".")
     if error.verify_code == _EXPIRED:
         return f"the worker's certificate has expired ({said}): it needs a new one"
@@ -115,7 +115,7 @@ def _certificate_failure(error: ssl.SSLCertVerificationError) -> str:
         return f"the worker's certificate is for another host ({said})"
     return (
         f"the worker's certificate is not trusted ({said}): name it or the CA that signed it with "
-        "--rpc-tls-ca, or share a secret with the worker"
+        f"{ca_flag}, or share a secret with the worker"
     )
 
 

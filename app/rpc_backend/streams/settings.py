@@ -10,10 +10,12 @@ from pathlib import Path
 @dataclass(frozen=True, slots=True)
 class ClientTls:
     """Speak TLS to every worker. `ca_file` (PEM) says whom to trust instead of the system's list;
-    without it a shared secret is enough, since the proof of it names the certificate.
+    without it a shared secret is enough, since the proof of it names the certificate. `flag` is the
+    program's name for the file.
     """
 
     ca_file: Path | None = None
+    flag: str = "--rpc-tls-ca"
 
 
 @dataclass(frozen=True, slots=True)
