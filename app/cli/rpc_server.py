@@ -42,6 +42,7 @@ log = logging.getLogger("app.cli.rpc_server")
 
 _MIB: Final = 1024 * 1024
 _DEBUG_HELP: Final = "1 names each request in the log, 2 shows its fields, 3 cuts none of them"
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _DEBUG_LEVELS: Final = {1: logging.DEBUG, 2: FIELDS, 3: ALL_FIELDS}
 
 
@@ -75,6 +76,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         hush_stdout()
         return 1
+    except KeyboardInterrupt:
+        # While it starts; afterwards the signal has a handler.
+        return 128 + signal.SIGINT
 
 
 def parse_options(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
@@ -181,6 +185,7 @@ def _run(options: Options) -> int:
         _stop_on_signals(server)
         _announce(server.port, options, store, devices)
         all_left = server.serve()
+        store.close()
         if options.profile:
             for device in devices:
                 print(profile_text(device), file=sys.stderr, flush=True)
@@ -189,7 +194,6 @@ def _run(options: Options) -> int:
             # around it.
             logging.shutdown()
             os._exit(0)
-        store.close()
         for device in devices:
             device.close()
     return 0
@@ -216,12 +220,17 @@ def _list_ops(options: Options) -> int:
 
 
 def _stop_on_signals(server: RpcServer) -> None:
-    def stop(number: int, frame: FrameType | None) -> None:
-        log.info("stopping on %s", signal.Signals(number).name)
-        server.stop()
+    """Stop on the first signal; a second one ends the process at once."""
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+    def stop(number: int, frame: FrameType | None) -> None:
+        for each in _SIGNALS:
+            signal.signal(each, signal.SIG_DFL)
+        server.stop()
+        # Last, since the signal may have come in the middle of another line.
+        log.info("stopping on %s", signal.Signals(number).name)
+
+    for each in _SIGNALS:
+        signal.signal(each, stop)
 
 
 def _settings(options: Options, store: FilesAndCache) -> ServerSettings:

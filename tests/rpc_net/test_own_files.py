@@ -17,7 +17,8 @@ from app.ggml.types import GGMLType
 from app.rpc_backend.client.connect import open_workers
 from app.rpc_backend.weight_hashes import HashStore
 from app.rpc_backend.wire.fnv import fnv1a_64
-from app.rpc_backend.worker import own_files
+from app.rpc_backend.wire.layout import Body
+from app.rpc_backend.worker import file_pieces, own_files
 from app.rpc_backend.worker.own_files import OwnFiles
 from app.rpc_backend.worker.server import ServerSettings
 from app.rpc_backend.worker.tensor_cache import TensorCache
@@ -181,6 +182,24 @@ def test_stopping_does_not_wait_for_the_rest(tmp_path: Path) -> None:
     files.look()
     files.wait()
     assert restored(files, 1) is None
+
+
+def test_stopping_waits_for_a_piece_and_not_for_a_tensor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = OwnFiles([write_model(tmp_path / "a.gguf", 1)], HashStore(None), look_again_s=0)
+    pieces = []
+
+    def stopped(piece: Body, state: int) -> int:
+        pieces.append(len(piece))
+        files._stopping = True
+        return fnv1a_64(piece, state)
+
+    monkeypatch.setattr(file_pieces, "_PIECE_BYTES", 1000)
+    monkeypatch.setattr(file_pieces, "fnv1a_64", stopped)
+    files.look()
+    files.wait()
+    assert pieces == [1000]
 
 
 @pytest.fixture

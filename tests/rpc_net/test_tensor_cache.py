@@ -19,6 +19,7 @@ from app.rpc_backend.wire.constants import MIN_HASHED_BYTES
 from app.rpc_backend.wire.fnv import fnv1a_64
 from app.rpc_backend.worker.server import RpcServer, ServerSettings
 from app.rpc_backend.worker.tensor_cache import CacheWriter, TensorCache
+from app.rpc_backend.worker.tensor_store import FilesAndCache
 from tests.helpers.rpc_link import serving
 from tests.helpers.weights import weight_of
 
@@ -276,3 +277,16 @@ def test_files_that_another_worker_removes_meanwhile_do_not_end_the_count(
         patch.setattr(os, "scandir", scandir)
         TensorCache(tmp_path, 1, 150).shrink()
     assert [path.name for path in tmp_path.iterdir()] == [f"{3:016x}"]
+
+
+def test_the_end_of_the_process_leaves_nothing_half_written(cache: TensorCache) -> None:
+    whole = stored(cache)
+    halves = [cache.writer(SIZE) for _ in range(2)]
+    for writer in halves:
+        assert writer is not None
+        writer.write(DATA[:70_000])
+    FilesAndCache(None, cache).close()
+    assert list(cache.folder.iterdir()) == [whole]
+    for writer in halves:
+        assert writer is not None
+        writer.abandon()

@@ -21,6 +21,7 @@ from app.errors import LlamaServeError
 from app.ggml.gguf_file import GGUFFile, TensorInfo
 from app.rpc_backend.weight_hashes import FileIdentity, HashStore, WeightHashes
 from app.rpc_backend.wire.constants import MIN_HASHED_BYTES
+from app.rpc_backend.wire.layout import Body
 from app.rpc_backend.worker.file_pieces import Write, hand_over
 
 log = logging.getLogger(__name__)
@@ -179,9 +180,11 @@ class OwnFiles:
             hashes.save(is_complete=True)
 
     def _hash(self, descriptor: int, info: TensorInfo) -> int:
+        return hand_over(descriptor, info.offset, info.nbytes, self._go_on).hash
+
+    def _go_on(self, piece: Body, at: int) -> None:
         if self._stopping:
             raise _StoppedError
-        return hand_over(descriptor, info.offset, info.nbytes).hash
 
 
 def _without_waiting(path: str, flags: int) -> int:

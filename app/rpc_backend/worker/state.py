@@ -81,13 +81,13 @@ class ClientState:
 
     def close(self) -> None:
         """Free everything, once what runs has ended."""
+        self.drop_writer()
         if self._beside is not None:
             self._beside.shutdown(cancel_futures=True)
         self.mail.close()
         self.lanes.close()
         self.groups.close()
         self.graphs.forget_all()
-        self.drop_writer()
         for held in self.buffers:
             self.buffers.remove(held.handle)
             try:

@@ -54,6 +54,7 @@ class TensorCache:
     min_bytes: int = MIN_HASHED_BYTES
     max_bytes: int | None = DEFAULT_MAX_BYTES
     _usage: _Usage = field(default_factory=_Usage, compare=False, repr=False)
+    _parts: set[Path] = field(default_factory=set, compare=False, repr=False)
 
     def prepare(self) -> bool:
         """Make the folder and take out what does not belong there any more; return whether it can
@@ -118,7 +119,20 @@ class TensorCache:
             log.warning("cache %s: %s", part, error.strerror)
             return None
         _lock(file)
+        self._parts.add(part)
         return CacheWriter(self, part, file, is_elsewhere)
+
+    def close(self) -> None:
+        """Remove what is half written: the process ends, perhaps around who writes it."""
+        for part in self._parts.copy():
+            self._drop(part)
+
+    def _drop(self, part: Path) -> None:
+        self._parts.discard(part)
+        try:
+            part.unlink(missing_ok=True)
+        except OSError as error:
+            log.debug("cache %s: %s", part, error.strerror)
 
     def shrink(self) -> None:
         """Remove what was used longest ago until the rest is within the limit."""
@@ -223,6 +237,7 @@ class CacheWriter:
         try:
             self._file.flush()
             self._part.replace(self._cache.path(self._hash))
+            self._cache._parts.discard(self._part)
             self._file.close()
             self._file = None
             self._cache.note_added(self._n_bytes)
@@ -235,12 +250,12 @@ class CacheWriter:
         file, self._file = self._file, None
         if file is None:
             return
-        for end in (file.close, self._part.unlink):
+        try:
+            file.close()
+        except OSError as error:
             # Closing writes what is left, which a full disk refuses again.
-            try:
-                end()
-            except OSError as error:
-                log.debug("cache %s: %s", self._part, error.strerror)
+            log.debug("cache %s: %s", self._part, error.strerror)
+        self._cache._drop(self._part)
 
 
 def _lock(file: BinaryIO) -> bool:

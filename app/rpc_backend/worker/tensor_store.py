@@ -45,6 +45,8 @@ class FilesAndCache:
         return self.cache.writer(total, self.files.has if self.files is not None else None)
 
     def close(self) -> None:
-        """Stop looking through files."""
+        """Stop looking through files and drop what is half stored."""
         if self.files is not None:
             self.files.close()
+        if self.cache is not None:
+            self.cache.close()
