@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,14 +73,15 @@ class DemoWorkers:
 
 
 @contextmanager
-def start_demo_workers(n: int = N_DEMO_WORKERS) -> Iterator[DemoWorkers]:
-    """Run n one-thread workers on free loopback ports: entered when all listen, stopped on exit.
+def start_demo_workers(n: int = N_DEMO_WORKERS, flags: Sequence[str] = ()) -> Iterator[DemoWorkers]:
+    """Run n one-thread workers on free loopback ports, with further flags: entered when all listen,
+    stopped on exit.
 
     Raises: DeviceLostError when a worker ends or does not listen in time; quotes its last words.
     """
     deadline = time.monotonic() + _START_TIMEOUT_S
     with ExitStack() as stack:
-        workers = [stack.enter_context(_worker(port)) for port in _free_ports(n)]
+        workers = [stack.enter_context(_worker(port, flags)) for port in _free_ports(n)]
         for worker in workers:
             _wait_until_listening(worker, deadline)
         endpoints = tuple(f"{_HOST}:{worker.port}" for worker in workers)
@@ -102,9 +103,9 @@ def _free_ports(n: int) -> list[int]:
 
 
 @contextmanager
-def _worker(port: int) -> Iterator[_Worker]:
+def _worker(port: int, flags: Sequence[str]) -> Iterator[_Worker]:
     command = [sys.executable, "-m", "app.cli.demo_worker"]
-    command += ["-H", _HOST, "-p", str(port), "-t", "1"]
+    command += ["-H", _HOST, "-p", str(port), "-t", "1", *flags]
     with tempfile.TemporaryFile() as log:
         # A session of its own: Ctrl-C reaches this process only, which then stops the workers.
         process = subprocess.Popen(

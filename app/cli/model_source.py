@@ -30,5 +30,5 @@ def prepare_model(command: Command, cleanup: ExitStack) -> tuple[Path, tuple[str
     with progress_bar("fetching the demo model") as progress:
         path = ensure_demo_model(progress)
     if not endpoints:
-        endpoints = cleanup.enter_context(start_demo_workers()).endpoints
+        endpoints = cleanup.enter_context(start_demo_workers(flags=source.demo_flags)).endpoints
     return path, endpoints

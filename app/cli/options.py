@@ -47,11 +47,14 @@ _TELLING_VERBOSITY: Final = 9
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """Where the model comes from: a file, a repository, or the demo; all empty for none."""
+    """Where the model comes from: a file, a repository, or the demo; all empty for none. What the
+    demo's workers have to know is in `demo_flags`.
+    """
 
     path: Path | None
     hf: HfSource | None
     demo: bool
+    demo_flags: tuple[str, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -112,7 +115,13 @@ def _source(parsed: Parsed, environ: Mapping[str, str]) -> ModelSource:
             token=parsed.text("hf_token"),
             offline=parsed.flag("offline"),
         )
-    return ModelSource(Path(path).expanduser() if path else None, hf, parsed.flag("demo"))
+    secret_file = parsed.text("rpc_secret_file")
+    return ModelSource(
+        Path(path).expanduser() if path else None,
+        hf,
+        parsed.flag("demo"),
+        ("--secret-file", secret_file) if secret_file else (),
+    )
 
 
 def _engine(parsed: Parsed, model_path: Path, hash_folder: Path) -> EngineConfig:

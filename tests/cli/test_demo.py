@@ -4,13 +4,19 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from app.cli import demo
 from app.cli.demo import DEMO_MODEL, require_free_port, start_demo_workers
+from app.cli.model_source import prepare_model
+from app.cli.options import read_command
 from app.cli.packaged_file import is_intact
 from app.errors import ConfigError, DeviceLostError
+from app.rpc_backend.client.connect import open_workers
+from app.rpc_backend.client.connection import ClientSettings
 from tests.helpers.assets import asset
 from tests.helpers.eventually import eventually
 from tests.helpers.process import free_port
@@ -94,3 +100,19 @@ def test_a_foreign_address_is_named() -> None:
 
 def test_the_cached_demo_model_is_the_one_that_is_named() -> None:
     assert is_intact(asset("smollm2"), DEMO_MODEL)
+
+
+def test_the_workers_know_the_secret_that_the_server_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"a secret of some length\n")
+    secret.chmod(0o600)
+    monkeypatch.setattr(demo, "ensure_demo_model", lambda progress: tmp_path / "model")
+    command = read_command(["--demo", "--rpc-secret-file", str(secret)], {})
+    with ExitStack() as cleanup:
+        _, endpoints = prepare_model(command, cleanup)
+        devices = open_workers(endpoints, ClientSettings(secret=command.engine.rpc_secret))
+        assert len(devices) == len(endpoints)
+        for device in devices:
+            device.close()
