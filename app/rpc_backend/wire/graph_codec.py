@@ -19,9 +19,9 @@ from app.rpc_backend.wire.tensor import (
     TENSOR_BYTES,
     PlaceOf,
     WireTensor,
+    WireTensors,
     pack_tensor,
     to_wire,
-    unpack_tensors,
 )
 
 _COUNT: Final = struct.Struct("<I")
@@ -34,7 +34,7 @@ class GraphCompute:
 
     device: int
     node_ids: tuple[int, ...]
-    tensors: tuple[WireTensor, ...]
+    tensors: tuple[WireTensor, ...] | WireTensors
     uid: int = 0
 
 
@@ -80,8 +80,7 @@ class GraphLayout:
                 f"{n_nodes} nodes and {n_tensors} tensors in {len(body)} bytes: "
                 f"expected {at + n_tensors * TENSOR_BYTES}"
             )
-        tensors = unpack_tensors(memoryview(body)[at:])
-        return GraphCompute(device, ids, tuple(tensors), uid[0] if uid else 0)
+        return GraphCompute(device, ids, WireTensors(body, at), uid[0] if uid else 0)
 
 
 def describe_graph(graph: Graph, device: int, place_of: PlaceOf) -> GraphCompute:

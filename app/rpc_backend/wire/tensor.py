@@ -2,13 +2,17 @@
 
 `WireTensor` is a named tuple of plain numbers because a graph holds 1,400 of them and each is made
 and read once: the struct module does that faster than column-wise numpy followed by object
-building. Nothing is checked here but what the field widths demand; `to_tensor` checks what a tensor
-needs in order to exist. Layout: ggml-rpc at llama.cpp b11434.
+building. `WireTensors` reads only those that somebody asks for. Nothing is checked here but what
+the field widths demand; `to_tensor` checks what a tensor needs in order to exist. Layout: ggml-rpc
+at llama.cpp b11434.
 """
 
 import struct
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple, overload
+
+import numpy as np
+import numpy.typing as npt
 
 from app.errors import GraphError
 from app.ggml.op_params import Params
@@ -18,6 +22,7 @@ from app.ggml.types import TRAITS, GGMLType
 
 _TENSOR: Final = struct.Struct("<QIQ4I4II64si10QQQQ64si")
 TENSOR_BYTES: Final = _TENSOR.size
+_RECORD: Final = np.dtype([("id", "<u8"), ("rest", f"V{TENSOR_BYTES - 8}")])
 _U32: Final = 2**32
 
 _TYPES: Final = {int(type_): type_ for type_ in TRAITS}
@@ -84,25 +89,72 @@ def pack_tensor(tensor: WireTensor) -> bytes:
 
 def unpack_tensors(body: bytes | bytearray | memoryview) -> list[WireTensor]:
     """Unpack a whole number of descriptions."""
-    return [
-        WireTensor(
-            f[0],
-            f[1],
-            f[2],
-            f[3:7],
-            f[7:11],
-            f[11],
-            f[12],
-            f[13],
-            f[14:24],
-            f[24],
-            f[25],
-            f[26],
-            f[27].partition(b"\0")[0],
-            f[28],
-        )
-        for f in _TENSOR.iter_unpack(body)
-    ]
+    return [_named(fields) for fields in _TENSOR.iter_unpack(body)]
+
+
+def _named(f: tuple[Any, ...]) -> WireTensor:
+    return WireTensor(
+        f[0],
+        f[1],
+        f[2],
+        f[3:7],
+        f[7:11],
+        f[11],
+        f[12],
+        f[13],
+        f[14:24],
+        f[24],
+        f[25],
+        f[26],
+        f[27].partition(b"\0")[0],
+        f[28],
+    )
+
+
+class WireTensors(Sequence[WireTensor]):
+    """Descriptions as they came, each unpacked when it is asked for: of the 900 that a stock client
+    sends with a graph, the graph may read three.
+    """
+
+    def __init__(self, body: bytes | bytearray | memoryview, start: int = 0) -> None:
+        """Take what `body`, which must not change any more, holds from byte `start` on: a whole
+        number of descriptions.
+        """
+        self._body = body
+        self._start = start
+        self._records = np.frombuffer(body, _RECORD, offset=start)
+
+    @property
+    def ids(self) -> npt.NDArray[np.uint64]:
+        """The ids of all, in order."""
+        ids: npt.NDArray[np.uint64] = self._records["id"]
+        return ids
+
+    def raw(self, places: npt.NDArray[np.intp]) -> bytes:
+        """The bytes of those at `places`."""
+        return self._records[places].tobytes()
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[WireTensor]:
+        return iter(unpack_tensors(memoryview(self._body)[self._start :]))
+
+    @overload
+    def __getitem__(self, index: int) -> WireTensor: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[WireTensor, ...]: ...
+    def __getitem__(self, index: int | slice) -> WireTensor | tuple[WireTensor, ...]:
+        if isinstance(index, slice):
+            return tuple(self)[index]
+        at = self._start + range(len(self))[index] * TENSOR_BYTES
+        return _named(_TENSOR.unpack_from(self._body, at))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
 
 
 def to_wire(

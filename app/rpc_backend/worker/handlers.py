@@ -100,19 +100,28 @@ def _get_alloc_size(state: ClientState, message: m.GetAllocSize) -> Outcome:
 
 def _graph_compute(state: ClientState, message: GraphCompute) -> Outcome:
     device = state.device(message.device)
-    keep = state.graphs.keeps(message.uid)
-    try:
-        checked = build_graph(message, state.buffers, state.budget, keep=keep)
-    except OutOfMemoryError:
-        # As the client does; otherwise what it kept would stand in the way of its next one.
-        state.graphs.forget_all()
-        raise
-    reason = device.unsupported(checked.graph.nodes)
-    if reason is not None:
-        raise UnsupportedError(reason)
+    checked = state.graphs.find_equal(message)
+    if checked is None:
+        checked = _build_graph(state, message)
+        reason = device.unsupported(checked.graph.nodes)
+        if reason is not None:
+            raise UnsupportedError(reason)
+        state.graphs.keep(message, checked)
     state.n_graphs_sent += 1
-    state.graphs.keep(message.device, message.uid, checked)
     return _run_later(state, message.device, checked)
+
+
+def _build_graph(state: ClientState, message: GraphCompute) -> CheckedGraph:
+    graphs = state.graphs
+    try:
+        return build_graph(message, state.buffers, state.budget, graphs)
+    except OutOfMemoryError:
+        if graphs.by_uid:
+            # As the client does; otherwise what it kept would stand in the way of its next one.
+            graphs.forget_all()
+            raise
+        graphs.forget_unknown()
+        return build_graph(message, state.buffers, state.budget, graphs)
 
 
 def _graph_recompute(state: ClientState, message: m.GraphRecompute) -> Outcome:
