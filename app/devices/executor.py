@@ -8,11 +8,11 @@ freed buffer are forgotten. One run at a time: the scratch memory is shared by a
 
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
-from weakref import WeakKeyDictionary
 
 import torch
 
 from app.devices.compiler import Compiler, Plan
+from app.devices.plans import Plans
 from app.devices.scratch import Scratch
 from app.devices.torch_buffer import TorchBuffer
 from app.devices.torch_errors import translated
@@ -24,8 +24,6 @@ from app.ggml.tensor import Tensor
 from app.ggml.verify import verify_graph
 from app.kernels.table import KernelTable
 from app.kernels.torch_ref.context import Context
-
-_MAX_PLANS = 64
 
 
 @dataclass(slots=True)
@@ -41,7 +39,7 @@ class Executor:
     buffers: Set[TorchBuffer]
     admit: Callable[[int], None]
     lock: Turns = field(default_factory=Turns)
-    _plans: WeakKeyDictionary[Graph, Plan] = field(default_factory=WeakKeyDictionary)
+    _plans: Plans[Plan] = field(default_factory=Plans)
     _node_scratch: Scratch = field(init=False)
     _run_scratch: Scratch = field(init=False)
 
@@ -74,8 +72,7 @@ class Executor:
     def forget(self, buffer: TorchBuffer) -> None:
         """Drop the plans and the decoded weights of a buffer."""
         with self.lock:
-            for graph in [g for g, plan in self._plans.items() if buffer in plan.buffers]:
-                del self._plans[graph]
+            self._plans.forget(buffer)
             self.weights.drop(buffer)
 
     def close(self) -> None:
@@ -96,10 +93,7 @@ class Executor:
                 f"{self.name}: a buffer of the graph is another device's, or was freed"
             )
         if graph.uid:
-            if len(self._plans) >= _MAX_PLANS:
-                oldest = min(self._plans.items(), key=lambda item: item[1].last_run)[0]
-                del self._plans[oldest]
-            self._plans[graph] = plan
+            self._plans.add(graph, plan)
         return plan
 
     def _run(self, plan: Plan) -> None:

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from app.devices.native_buffer import NativeBuffer, region
 from app.devices.native_compiler import NativeCompiler, is_native
 from app.devices.native_plan import NativePlan, NativeSegment
 from app.devices.native_weights import GroupedWeights
+from app.devices.plans import Plans
 from app.devices.profile import Profile
 from app.devices.turns import Turns
 from app.errors import GraphError, OutOfMemoryError, UnsupportedError
@@ -36,7 +36,6 @@ from app.kernels.table import Steps
 if TYPE_CHECKING:
     from app.devices.native_reference import ReferenceKernels
 
-_MAX_PLANS = 64
 _SMALLEST_SCRATCH = 1 << 20
 
 
@@ -54,7 +53,7 @@ class NativeExecutor:
     lock: Turns = field(default_factory=Turns)
     profile: Profile | None = None
     weights: GroupedWeights = field(init=False)
-    _plans: WeakKeyDictionary[Graph, NativePlan] = field(default_factory=WeakKeyDictionary)
+    _plans: Plans[NativePlan] = field(default_factory=Plans)
     _scratch: mmap.mmap | None = None
     _kernels: "ReferenceKernels | None" = None
     _runs: int = 0
@@ -89,8 +88,7 @@ class NativeExecutor:
     def forget(self, buffer: NativeBuffer) -> None:
         """Drop the plans of a buffer."""
         with self.lock:
-            for graph in [g for g, plan in self._plans.items() if buffer in plan.buffers]:
-                del self._plans[graph]
+            self._plans.forget(buffer)
 
     def close(self) -> None:
         """Drop everything and end the threads."""
@@ -109,10 +107,7 @@ class NativeExecutor:
                 f"{self.name}: a buffer of the graph is another device's, or was freed"
             )
         if graph.uid:
-            if len(self._plans) >= _MAX_PLANS:
-                oldest = min(self._plans.items(), key=lambda item: item[1].last_run)[0]
-                del self._plans[oldest]
-            self._plans[graph] = plan
+            self._plans.add(graph, plan)
         return plan
 
     def _run(self, plan: NativePlan) -> None:

@@ -7,6 +7,7 @@ import gguf
 import numpy as np
 import pytest
 
+from app.devices import plans
 from app.devices.base import BufferUsage
 from app.devices.torch_device import TorchDevice
 from app.errors import GraphError, UnsupportedError
@@ -67,7 +68,10 @@ def test_a_dropped_graph_takes_its_plan_along(device: TorchDevice) -> None:
     assert _plans(device) == 0
 
 
-def test_plans_are_few_and_the_least_recent_goes(device: TorchDevice) -> None:
+def test_plans_are_few_and_the_least_recent_goes(
+    device: TorchDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plans, "MOST_PLANS", 64)
     graphs = [_square(device)[0] for _ in range(70)]
     for graph in graphs:
         device.compute(graph)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from app.devices import plans
 from app.devices.base import BufferUsage, Device
 from app.devices.native_device import NativeDevice
 from app.devices.native_plan import NativeSegment, ReferenceSegment
@@ -85,7 +86,10 @@ def test_the_plans_of_a_freed_buffer_are_forgotten(device: NativeDevice) -> None
     assert _plans(device) == 0
 
 
-def test_the_number_of_plans_is_bounded(device: NativeDevice) -> None:
+def test_the_number_of_plans_is_bounded(
+    device: NativeDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plans, "MOST_PLANS", 64)
     graphs = [_square(device) for _ in range(70)]
     for graph, _, _ in graphs:
         device.compute(graph)
