@@ -91,7 +91,7 @@ class ServerSettings:
     port: int = 8080
     reuse_port: bool = False
     tls: TlsSettings | None = None
-    api_keys: tuple[str, ...] = ()
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
     api_prefix: str = ""
     cors: CorsSettings = field(default_factory=CorsSettings)
     timeout_s: int = 3600

@@ -225,6 +225,7 @@ def test_keys_come_from_flags_variable_and_file(tmp_path: Path) -> None:
     keys.write_text("# comment\nthree\n\nfour\n")
     server = read(f"--api-key one,two --api-key-file {keys}", LLAMA_API_KEY="zero").server
     assert server.api_keys == ("zero", "one", "two", "three", "four")
+    assert "three" not in repr(server)
 
 
 def test_a_file_without_keys_is_refused(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from app.devices.null import NullDevice
 from app.ggml.tensor import new_tensor
 from app.ggml.types import GGMLType
 from app.rpc_backend.client.greeting import AccessRefusedError, Credentials, greet
+from app.rpc_backend.client.secure import Trust
 from app.rpc_backend.errors import LocalProtocolError, RemoteProtocolError
 from app.rpc_backend.wire import extensions as x
 from app.rpc_backend.wire import messages as m
@@ -19,7 +20,10 @@ from app.rpc_backend.wire.constants import Cmd
 from app.rpc_backend.wire.layout import Body
 from app.rpc_backend.wire.tensor import NULL_TENSOR, Place, to_wire
 from app.rpc_backend.worker.access import OPEN, Access
+from app.rpc_backend.worker.outgoing import Letter
+from app.rpc_backend.worker.seal import Seal
 from app.rpc_backend.worker.session import Session, SessionError
+from app.rpc_backend.worker.state import ClientState
 from tests.helpers.rpc_frames import HELLO, frame, u32, u64
 from tests.helpers.rpc_link import received
 
@@ -200,6 +204,12 @@ def test_no_proof_and_no_key_is_shown_by_what_has_them() -> None:
     told = [x.ExtendReply(1, bytes(32), b"hush"), x.Prove(b"hush"), x.DoorReply(b"hush")]
     told.append(x.PushTensor(NULL_TENSOR, 0, 0, 1, 2, b"host", b"hush"))
     assert "hush" not in repr([*told, x.Deliver(b"hush", 1)])
+
+
+def test_no_secret_is_shown_by_what_has_it() -> None:
+    state = ClientState([], 8, access=Access(b"hush"), expected_proof=b"hush")
+    sent = Letter(b"hush", 1, b"hush", lambda error: None)
+    assert "hush" not in repr([state, sent, Trust(b"hush"), Credentials(b"hush"), Seal(b"hush")])
 
 
 def test_a_client_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:

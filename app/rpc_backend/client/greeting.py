@@ -7,7 +7,7 @@ does not know it is refused, since it may be somebody else's.
 import hmac
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from app.errors import LlamaServeError
@@ -32,7 +32,7 @@ class Credentials:
     as this end sees it, empty without TLS.
     """
 
-    secret: bytes | None = None
+    secret: bytes | None = field(default=None, repr=False)
     certificate: bytes = b""
 
 

@@ -5,7 +5,7 @@ Told to speak TLS it never falls back to plain: whoever sits in between could ma
 
 import socket
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from app.errors import ConfigError, DeviceLostError
 from app.rpc_backend.client.endpoint import Endpoint
@@ -18,7 +18,7 @@ from app.rpc_backend.streams.settings import ClientTls
 class Trust:
     """How a worker shows who it is: by TLS, by a secret, by both or not at all."""
 
-    secret: bytes | None = None
+    secret: bytes | None = field(default=None, repr=False)
     tls: ClientTls | None = None
 
 

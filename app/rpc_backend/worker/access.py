@@ -1,6 +1,6 @@
 """What a connection has to show before a client is served: TLS, the secret, or nothing."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from app.rpc_backend.wire.extensions import Announced
 
@@ -11,7 +11,7 @@ class Access:
     the connection is TLS, empty when it is not.
     """
 
-    secret: bytes | None = None
+    secret: bytes | None = field(default=None, repr=False)
     certificate: bytes = b""
     demands_tls: bool = False
 

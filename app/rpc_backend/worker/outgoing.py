@@ -9,7 +9,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from app.errors import LlamaServeError
@@ -58,9 +58,9 @@ class Address:
 class Letter:
     """What to leave at which door, and whom to tell when that fails."""
 
-    key: bytes
+    key: bytes = field(repr=False)
     sequence: int
-    data: bytes
+    data: bytes = field(repr=False)
     report: Report
     held: Held | None = None
 

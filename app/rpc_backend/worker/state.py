@@ -38,7 +38,7 @@ class ClientState:
     peer: str = "client"
     access: Access = OPEN
     budget: Budget = field(default_factory=Budget)
-    expected_proof: bytes | None = None
+    expected_proof: bytes | None = field(default=None, repr=False)
     """What PROVE has to show; known from EXTEND on."""
     buffers: BufferTable = field(default_factory=BufferTable)
     graphs: GraphStore = field(init=False)
