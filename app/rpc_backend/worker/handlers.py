@@ -32,7 +32,9 @@ Outcome = m.Message | Pieces | Later | Promise | None
 
 
 def _hello(state: ClientState, message: m.Hello) -> Outcome:
-    decline(state.peer, message.capabilities)
+    if state.access.secret is None:
+        # Who has to know a secret is one of ours, which offers none, or a stranger.
+        decline(state.peer, message.capabilities)
     return m.HelloReply(*VERSIONS[state.version], padding=int(state.access.announced))
 
 

@@ -22,6 +22,7 @@ from app.rpc_backend.streams.plain import shut
 from app.rpc_backend.wire.constants import VERSIONS
 from app.rpc_backend.wire.layout import Body
 from app.rpc_backend.worker.door import NotAdmittedError, admit, remaining
+from app.rpc_backend.worker.refusals import Refusals
 from app.rpc_backend.worker.session import Session, SessionError
 
 log = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ class Peer:
         tls: Certificate | None,
         hello_timeout_s: float,
         on_end: Callable[["Peer"], None],
+        refusals: Refusals,
     ) -> None:
         self.name = name
         self.last_active_at = time.monotonic()
@@ -48,8 +50,10 @@ class Peer:
         self._tls = tls
         self._hello_timeout_s = hello_timeout_s
         self._on_end = on_end
+        self._refusals = refusals
         self._began_at = time.monotonic()
         self._was_heard = False
+        self._was_served = False
         self._bytes_in = 0
         self._bytes_out = 0
         self._stop_reason: str | None = None
@@ -96,13 +100,21 @@ class Peer:
                 self._sending.release()
 
     def _run(self) -> None:
+        try:
+            reason, level = self._serve_to_the_end()
+            self._report(self._stop_reason or reason, level)
+        finally:
+            self._on_end(self)
+
+    def _serve_to_the_end(self) -> tuple[str, int]:
+        """Serve and clean up; return how it ended, and the level of that."""
         reason, level = "closed by the client", logging.INFO
         try:
             self._serve()
         except NotAdmittedError as error:
             # It never became a client, so the line about clients would only be a port check's.
             reason = str(error)
-            log.warning("%s: %s", self.name, reason)
+            self._refusals.tell(logging.WARNING, "%s: %s", self.name, reason)
         except SessionError as error:
             reason, level = str(error), logging.WARNING
         except OSError as error:
@@ -119,8 +131,7 @@ class Peer:
             shut(self._sock)
             self._sock.close()
             self._session.close()
-            self._on_end(self)
-        self._report(self._stop_reason or reason, level)
+        return reason, level
 
     def _serve(self) -> None:
         deadline = self._began_at + self._hello_timeout_s
@@ -130,16 +141,15 @@ class Peer:
         self._was_heard, self._stream = True, stream
         state = self._session.state
         state.access = replace(state.access, certificate=stream.certificate_digest)
-        greeted = False
         while n := stream.recv_into(self._session.writable()):
             self.last_active_at = time.monotonic()
             self._bytes_in += n
             with self._sending:
                 self._send(self._session.wrote(n))
             self.tell_failures()
-            if not greeted:
-                greeted = self._session.has_said_hello
-                stream.settimeout(None if greeted else remaining(deadline))
+            if not self._was_served:
+                self._was_served = self._session.has_said_hello
+                stream.settimeout(None if self._was_served else remaining(deadline))
         if self._bytes_in and not self._session.is_between_requests:
             raise SessionError(f"closed by the client {self._session.position}")
         if self._session.has_only_greeted and self._stop_reason is None:
@@ -156,8 +166,10 @@ class Peer:
 
     def _report(self, reason: str, level: int) -> None:
         state = self._session.state
+        is_stranger = self._was_heard and not self._was_served
+        say = self._refusals.tell if is_stranger else log.log
         # A connection that sends nothing is a port check; those come by the thousand.
-        log.log(
+        say(
             level if self._was_heard else TRACE,
             "%s: %s v%s%s, %.1f s, %.2f MiB in, %.2f MiB out, %d graphs, %d runs%s: %s",
             self.name,

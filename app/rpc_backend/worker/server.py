@@ -6,6 +6,7 @@ once cost nobody else anything; when too many are open, the one that has been id
 no memory makes room. `stop()` may be called from any thread and from a signal handler.
 """
 
+import errno
 import logging
 import selectors
 import socket
@@ -30,6 +31,7 @@ from app.rpc_backend.worker.mail import DELIVERY_TIMEOUT_S, Mail
 from app.rpc_backend.worker.mailbox import Mailboxes
 from app.rpc_backend.worker.outgoing import Dial
 from app.rpc_backend.worker.peer import Peer
+from app.rpc_backend.worker.refusals import PERIOD_S, Refusals
 from app.rpc_backend.worker.seal import Seal
 from app.rpc_backend.worker.session import Session
 from app.rpc_backend.worker.tensor_store import TensorStore
@@ -39,6 +41,7 @@ log = logging.getLogger(__name__)
 _BACKLOG: Final = 128
 _STOP_TIMEOUT_S: Final = 3.0
 _ACCEPT_PAUSE_S: Final = 0.1
+_SHORTAGES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,7 @@ class RpcServer:
         self._tls = None if tls is None else worker_certificate(tls)
         self._budget = Budget(devices)
         self._mailboxes = Mailboxes(self._budget)
+        self._refusals = Refusals()
         self._peers: set[Peer] = set()
         self._lock = threading.Lock()
         self._stopping = False
@@ -133,9 +137,10 @@ class RpcServer:
         selector.register(self._wake_reader, selectors.EVENT_READ)
         try:
             while not self._stopping:
-                ready = {key.fileobj for key, _ in selector.select()}
+                ready = {key.fileobj for key, _ in selector.select(PERIOD_S)}
                 if self._listener in ready and not self._stopping:
                     self._accept()
+                self._refusals.sum_up()
         finally:
             selector.close()
             self._listener.close()
@@ -157,19 +162,20 @@ class RpcServer:
         except BlockingIOError:
             return
         except OSError as error:
-            # Out of file descriptors, most likely: pause, since the listener stays ready.
-            log.warning("a client could not be accepted: %s", error.strerror)
-            self._make_room("out of file descriptors")
+            self._refuse("a client could not be accepted: %s", error.strerror)
+            if error.errno in _SHORTAGES:
+                self._make_room("out of file descriptors")
+            # The listener stays ready.
             threading.Event().wait(_ACCEPT_PAUSE_S)
             return
         host, port = address[:2]
         name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         if not is_allowed(host, self._settings.allowed):
-            log.warning("%s: refused: its address is not in --allow", name)
+            self._refuse("%s: refused: its address is not in --allow", name)
             sock.close()
             return
         if self.n_clients >= self._settings.max_clients and not self._make_room("too many clients"):
-            log.warning("%s: refused: there are %d clients already", name, self.n_clients)
+            self._refuse("%s: refused: there are %d clients already", name, self.n_clients)
             sock.close()
             return
         self._start(sock, name)
@@ -180,7 +186,9 @@ class RpcServer:
         session = Session(
             self._devices, settings.version, settings.cache, name, access, self._budget
         )
-        peer = Peer(sock, name, session, self._tls, settings.hello_timeout_s, self._forget)
+        peer = Peer(
+            sock, name, session, self._tls, settings.hello_timeout_s, self._forget, self._refusals
+        )
         here = self._listener.getsockname()[0]
         session.state.lanes.on_failure = peer.tell_failures
         seal = Seal(settings.secret, self._tls, settings.trust)
@@ -201,9 +209,12 @@ class RpcServer:
                 self._peers.add(peer)
             peer.thread.start()
         except (OSError, RuntimeError) as error:
-            log.warning("%s: not served: %s", name, error)
+            self._refuse("%s: not served: %s", name, error)
             self._forget(peer)
             sock.close()
+
+    def _refuse(self, text: str, *values: object) -> None:
+        self._refusals.tell(logging.WARNING, text, *values)
 
     def _make_room(self, reason: str) -> bool:
         """Cut off the client that has been idle longest, of those that are not through the greeting
@@ -235,4 +246,5 @@ class RpcServer:
         left = [peer for peer in peers if peer.thread.is_alive()]
         for peer in left:
             log.warning("%s: still computing, left behind", peer.name)
+        self._refusals.sum_up(early=True)
         return not left
