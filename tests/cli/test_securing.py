@@ -12,6 +12,7 @@ from app.cli.options import Command, read_command
 from app.devices.null import NullDevice
 from app.errors import ConfigError
 from app.rpc_backend.streams.settings import ClientTls
+from app.rpc_backend.wire.extensions import proof_key
 from app.rpc_backend.worker.server import ServerSettings
 from tests.helpers.certificates import Certificates
 from tests.helpers.rpc_link import serving
@@ -50,11 +51,11 @@ def test_the_secret_is_read_from_file_and_variables(secret_file: Path) -> None:
         serve(LLAMA_SERVE_RPC_SECRET=text),
         serve("--rpc-secret-file", file, LLAMA_SERVE_RPC_SECRET="another, long enough"),
     ):
-        assert command.engine.rpc_secret == SECRET
+        assert command.engine.rpc_secret == proof_key(SECRET)
         assert not any("secret" in warning for warning in command.warnings)
         assert text not in repr(command)
     for measured in (bench("--rpc-secret-file", file), bench(LLAMA_SERVE_RPC_SECRET=text)):
-        assert measured.rpc_secret == SECRET
+        assert measured.rpc_secret == proof_key(SECRET)
         assert text not in repr(measured)
 
 
@@ -105,7 +106,7 @@ def test_list_devices_says_what_is_missing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    settings = ServerSettings(tls=certificates.own("127.0.0.1"), secret=SECRET)
+    settings = ServerSettings(tls=certificates.own("127.0.0.1"), secret=proof_key(SECRET))
     other = tmp_path / "other"
     other.write_text("another secret, long enough")
     with serving([NullDevice()], settings) as server:

@@ -9,6 +9,7 @@ from app.cli.rpc_server import parse_options
 from app.cli.worker_security import Security, open_warning
 from app.errors import ConfigError
 from app.rpc_backend.streams.settings import ClientTls, ServerTls
+from app.rpc_backend.wire.extensions import proof_key
 from tests.helpers.certificates import Certificates
 
 SECRET = b"0123456789abcdef"
@@ -26,28 +27,28 @@ def secret_file(folder: Path, content: bytes, mode: int = 0o600) -> str:
 @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"], ids=repr)
 def test_the_secret_is_the_file_without_the_end_of_its_line(tmp_path: Path, end: bytes) -> None:
     security = parse_options(["--secret-file", secret_file(tmp_path, SECRET + end)], {}).security
-    assert (security.secret, security.remarks) == (SECRET, ())
+    assert (security.secret, security.remarks) == (proof_key(SECRET), ())
     environ = {"LLAMA_SERVE_RPC_SECRET": os.fsdecode(SECRET + end)}
-    assert parse_options([], environ).security.secret == SECRET
+    assert parse_options([], environ).security.secret == proof_key(SECRET)
 
 
 def test_only_one_end_of_line_is_taken_off(tmp_path: Path) -> None:
     path = secret_file(tmp_path, SECRET + b"\n\n")
-    assert parse_options(["--secret-file", path], {}).security.secret == SECRET + b"\n"
+    assert parse_options(["--secret-file", path], {}).security.secret == proof_key(SECRET + b"\n")
 
 
 def test_bytes_that_are_no_text_are_a_secret_in_a_file_and_in_the_variable(tmp_path: Path) -> None:
     raw = bytes(range(128, 160))
     path = secret_file(tmp_path, raw)
-    assert parse_options(["--secret-file", path], {}).security.secret == raw
+    assert parse_options(["--secret-file", path], {}).security.secret == proof_key(raw)
     environ = {"LLAMA_SERVE_RPC_SECRET": os.fsdecode(raw)}
-    assert parse_options([], environ).security.secret == raw
+    assert parse_options([], environ).security.secret == proof_key(raw)
 
 
 def test_the_flag_overrides_the_variable(tmp_path: Path) -> None:
     environ = {"LLAMA_SERVE_RPC_SECRET": "another secret, long enough"}
     path = secret_file(tmp_path, SECRET)
-    assert parse_options(["--secret-file", path], environ).security.secret == SECRET
+    assert parse_options(["--secret-file", path], environ).security.secret == proof_key(SECRET)
 
 
 @pytest.mark.parametrize(
@@ -85,6 +86,7 @@ def test_a_secret_that_everybody_can_read_is_told(tmp_path: Path) -> None:
 def test_no_text_form_of_the_options_has_the_secret(tmp_path: Path) -> None:
     options = parse_options(["--secret-file", secret_file(tmp_path, SECRET)], {})
     assert SECRET.decode() not in repr(options)
+    assert repr(options.security.secret) not in repr(options)
 
 
 def test_the_certificate_is_read_at_once(certificates: Certificates, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from app.engine.pool import open_pool
 from app.errors import DeviceLostError
 from app.rpc_backend.streams.settings import ClientTls
+from app.rpc_backend.wire.extensions import proof_key
 from tests.helpers.assets import asset
 from tests.helpers.certificates import Certificates
 from tests.helpers.local_engine import running_engine, small_run
@@ -34,7 +35,11 @@ def test_two_secured_workers_write_what_this_machine_writes(
             flags += ["--tls-key", str(made.key_file)]
             endpoints.append(f"127.0.0.1:{workers.enter_context(own_worker(*flags))[1]}")
         plan = small_run(
-            stories, endpoints, rpc_secret=SECRET, rpc_tls=ClientTls(), tensor_split=(1.0, 1.0)
+            stories,
+            endpoints,
+            rpc_secret=proof_key(SECRET),
+            rpc_tls=ClientTls(),
+            tensor_split=(1.0, 1.0),
         )
         with running_engine(plan) as asker:
             assert asker.greedy(PROMPT, 24).tokens == expected.tokens

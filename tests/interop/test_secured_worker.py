@@ -11,6 +11,7 @@ import pytest
 from app.rpc_backend.client.connect import open_workers
 from app.rpc_backend.client.connection import ClientSettings
 from app.rpc_backend.streams.settings import ClientTls
+from app.rpc_backend.wire.extensions import proof_key
 from tests.helpers.assets import asset
 from tests.helpers.certificates import Certificates
 from tests.helpers.eventually import eventually
@@ -63,7 +64,7 @@ def test_a_stock_client_is_refused_and_the_worker_lives(
         assert "crashed or returned malformed response" in words
         eventually(lambda: line in worker.output)
         trust = ClientTls(certificates.trust.ca_file) if tls else None
-        settings = ClientSettings(secret=SECRET if secret else None, tls=trust)
+        settings = ClientSettings(secret=proof_key(SECRET) if secret else None, tls=trust)
         (device,) = open_workers([f"127.0.0.1:{port}"], settings)
         assert device.memory().total > 0
         device.close()

@@ -109,7 +109,7 @@ def test_a_result_goes_on_to_the_next_worker_and_not_through_this_host(tmp_path:
     with ExitStack() as stack:
         flags = ("--secret-file", str(secret))
         ports = [stack.enter_context(own_worker(*flags))[1] for _ in range(2)]
-        settings = ClientSettings(secret=SECRET)
+        settings = ClientSettings(secret=x.proof_key(SECRET))
         first, second = open_workers([f"127.0.0.1:{port}" for port in ports], settings)
         values = np.random.default_rng(3).standard_normal((3000, 1000)).astype(np.float32)
         b = GraphBuilder()

@@ -14,6 +14,7 @@ from app.cli.flags.option import Group, Option
 from app.cli.flags.parser import Parsed
 from app.errors import ConfigError
 from app.rpc_backend.streams.settings import ClientTls
+from app.rpc_backend.wire.extensions import proof_key
 
 MIN_SECRET_BYTES: Final = 16
 MAX_SECRET_BYTES: Final = 4096
@@ -64,7 +65,7 @@ SECURING: Final = Group(
 
 
 def rpc_secret(parsed: Parsed) -> bytes | None:
-    """Return the secret that workers have to know, None for none.
+    """Return the key of the secret that workers have to know, None for none.
 
     Raises: ConfigError, which never shows the secret.
     """
@@ -97,17 +98,17 @@ def secret_remarks(parsed: Parsed) -> list[str]:
 
 
 def secret_in_variable(parsed: Parsed) -> bytes | None:
-    """Return the secret that stands in the environment, None when there is none.
+    """Return the key of the secret that stands in the environment, None when there is none.
 
     Raises: ConfigError.
     """
     if not parsed.is_given(SECRET.dest):
         return None
-    return _checked(SECRET.env, os.fsencode(parsed.text(SECRET.dest)))
+    return _key(SECRET.env, os.fsencode(parsed.text(SECRET.dest)))
 
 
 def secret_in_file(flag: str, path: str) -> bytes:
-    """Return what stands in a file, without the end of its last line.
+    """Return the key of the secret that stands in a file, without the end of its last line.
 
     Raises: ConfigError.
     """
@@ -117,7 +118,7 @@ def secret_in_file(flag: str, path: str) -> bytes:
             secret = file.read(MAX_SECRET_BYTES + 2)
     except OSError as error:
         raise ConfigError(f"{source}: {error.strerror}: expected a file with a secret") from error
-    return _checked(source, secret)
+    return _key(source, secret)
 
 
 def file_remarks(flag: str, path: str | None) -> list[str]:
@@ -133,12 +134,12 @@ def file_remarks(flag: str, path: str | None) -> list[str]:
     return [f"{flag} {path}: everybody on this machine can read it (mode {mode:o}): chmod 600"]
 
 
-def _checked(source: str, secret: bytes) -> bytes:
-    """Return the secret without the end of its last line, if it can be one."""
+def _key(source: str, secret: bytes) -> bytes:
+    """Return the key of a secret without the end of its last line, if it can be one."""
     secret = secret.removesuffix(b"\n").removesuffix(b"\r")
     if len(secret.strip()) < MIN_SECRET_BYTES or len(secret) > MAX_SECRET_BYTES:
         raise ConfigError(
             f"{source}: a secret of {len(secret.strip())} bytes: expected {MIN_SECRET_BYTES} to "
             f"{MAX_SECRET_BYTES}; openssl rand -hex 32 makes a good one"
         )
-    return secret
+    return proof_key(secret)

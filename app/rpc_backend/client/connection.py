@@ -38,7 +38,8 @@ class ClientSettings:
     """How to treat workers. Weights of `hash_threshold_bytes` and more are offered by hash first;
     None is what a stock client does towards stock workers, and much less towards our own.
 
-    With a `secret` only workers that know it are used; with `tls` only those that speak TLS.
+    With a `secret` (its `proof_key`) only workers that know it are used; with `tls` only those that
+    speak TLS.
     """
 
     connect_timeout_s: float = 5.0

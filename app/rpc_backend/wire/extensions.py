@@ -20,7 +20,8 @@ error frame.
 client has shown that it knows it; a stock client cannot. Both ends prove it (`prove`): HMAC-SHA256
 over who speaks, both nonces and, below TLS, the digest of the worker's certificate. So a
 certificate that nobody signed is good enough when there is a secret. Without TLS the secret is
-never visible, but what follows is.
+never visible, but what follows is. The key of the proofs is made of the secret by scrypt
+(`proof_key`), once in a program, so that who sees a proof can try few secrets a second.
 
 **TLS.** A worker with a certificate speaks TLS from the first byte, and says `TLS` to a client that
 sends HELLO in plain, before it closes.
@@ -60,6 +61,7 @@ and when that was right rank 0, a proof u8[32] as of PROVE, with rank 1's nonce 
 client's. The stock form follows. Who fails is dropped, and rank 0 waits on for the right one.
 """
 
+import hashlib
 import hmac
 import struct
 from dataclasses import dataclass, field
@@ -69,6 +71,9 @@ from typing import Final
 from app.rpc_backend.wire.tensor import WireTensor
 
 REVISION: Final = 1
+_LABEL: Final = b"llama-serve rpc 1"
+_SCRYPT_N: Final = 1 << 15
+_SCRYPT_BYTES: Final = 1 << 26
 NONCE_BYTES: Final = 32
 PROOF_BYTES: Final = 32
 NO_PROOF: Final = bytes(PROOF_BYTES)
@@ -225,11 +230,18 @@ def unpack_error(body: bytes | bytearray) -> ErrorReply:
     return ErrorReply(request, code, body[ERROR_HEAD.size :].decode("utf-8", "replace"))
 
 
+def proof_key(secret: bytes) -> bytes:
+    """Return the key that proofs of a shared secret are made with; takes a tenth of a second."""
+    return hashlib.scrypt(
+        secret, salt=_LABEL, n=_SCRYPT_N, r=8, p=1, maxmem=_SCRYPT_BYTES, dklen=32
+    )
+
+
 def prove(
-    secret: bytes, speaker: Speaker, client_nonce: bytes, worker_nonce: bytes, certificate: bytes
+    key: bytes, speaker: Speaker, client_nonce: bytes, worker_nonce: bytes, certificate: bytes
 ) -> bytes:
-    """Return the proof that `speaker` knows the secret; `certificate` is the sha256 of the worker's
+    """Return the proof that `speaker` has the key; `certificate` is the sha256 of the worker's
     certificate, empty without TLS.
     """
     said = bytes([speaker]) + client_nonce + worker_nonce + certificate
-    return hmac.digest(secret, b"llama-serve rpc 1" + said, "sha256")
+    return hmac.digest(key, _LABEL + said, "sha256")
