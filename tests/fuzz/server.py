@@ -24,6 +24,7 @@ from app.rpc_backend.client.connection import ClientSettings
 from app.rpc_backend.streams.settings import ClientTls
 from app.rpc_backend.wire import extensions as x
 from app.rpc_backend.wire import messages as m
+from app.rpc_backend.wire.extensions import proof_key
 from app.rpc_backend.wire.graph_codec import describe_graph
 from app.rpc_backend.wire.tensor import Place
 from tests.fuzz.caller import Room
@@ -224,7 +225,7 @@ def serving(executor: str, level: str | None, threads: int) -> Iterator[ServerTa
         closed = ("--tls-cert", str(made.cert_file), "--tls-key", str(made.key_file))
         flags = (common, (*common, *closed, "--secret-file", str(folder / "secret")))
         workers = [stack.enter_context(own_worker(*some)) for some in flags]
-        secrets = (None, SECRET)
+        secrets = (None, proof_key(SECRET))
         hosts = [Host(*worker, secret) for worker, secret in zip(workers, secrets, strict=True)]
         yield ServerTarget(hosts, folder / "cache")
         for host, (worker, _) in zip(hosts, workers, strict=True):
