@@ -21,15 +21,16 @@ from app.ggml.graph import Graph
 from app.ggml.ops import Op
 from app.ggml.tensor import Tensor, TensorFlag
 from app.kernels.cpu.emit import EMITTERS, Emitter
-from app.kernels.cpu.emit_matmul import MUL_MAT, is_groupable
+from app.kernels.cpu.emit_matmul import MUL_MAT, MUL_MAT_ID, is_groupable
 from app.kernels.cpu.layout import Kind
 from app.kernels.cpu.library import NativeLibrary
 from app.kernels.cpu.step import GROUPED, Ref, Scratch, StepSpec, ref_at
 from app.kernels.table import Steps
 
-TABLE: dict[Op, Emitter] = {**EMITTERS, Op.MUL_MAT: MUL_MAT}
-# Operations whose native kernel reads source 0 in either form.
-_READS_GROUPED = frozenset({Op.MUL_MAT, Op.GET_ROWS})
+TABLE: dict[Op, Emitter] = {**EMITTERS, Op.MUL_MAT: MUL_MAT, Op.MUL_MAT_ID: MUL_MAT_ID}
+# Operations that are worth grouping source 0 for, and those whose native kernel reads it in either form.
+_WANTS_GROUPED = frozenset({Op.MUL_MAT, Op.MUL_MAT_ID})
+_READS_GROUPED = _WANTS_GROUPED | {Op.GET_ROWS}
 
 # Values that nodes may share at a time: each node that writes is held against all of them.
 _MOST_SHARED = 64
@@ -199,7 +200,7 @@ class NativeCompiler:
                 either_form = ours and i == 0 and node.op in _READS_GROUPED
                 if not either_form or not is_groupable(self.lib, source):
                     taken.append(span)
-                elif node.op == Op.MUL_MAT:
+                elif node.op in _WANTS_GROUPED:
                     wanted.setdefault(span, set()).add(_grouped_region(source))
         taken = merged(taken)
         spans = sorted(wanted)

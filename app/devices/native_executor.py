@@ -25,7 +25,7 @@ from app.devices.profile import Profile
 from app.devices.turns import Turns
 from app.errors import GraphError, OutOfMemoryError, UnsupportedError
 from app.ggml.graph import Graph
-from app.ggml.ops import VIEW_OPS
+from app.ggml.ops import VIEW_OPS, Op
 from app.ggml.tensor import Tensor
 from app.ggml.types import GGMLType
 from app.ggml.verify import verify_graph
@@ -36,6 +36,13 @@ from app.kernels.table import Steps
 if TYPE_CHECKING:
     from app.devices.native_reference import ReferenceKernels
 
+# Which source of a node has indices, and how many things they choose from.
+_INDEXED: dict[Op, Callable[[Tensor], tuple[int, int]]] = {
+    Op.GET_ROWS: lambda node: (1, node.require(0).ne[1]),
+    Op.SET_ROWS: lambda node: (1, node.ne[1]),
+    Op.MUL_MAT_ID: lambda node: (2, node.require(0).ne[2]),
+    Op.ADD_ID: lambda node: (2, node.require(1).ne[1]),
+}
 _SMALLEST_SCRATCH = 1 << 20
 
 
@@ -145,9 +152,9 @@ class NativeExecutor:
         if failure.status != Status.BAD_INDEX:
             kind = segment.kinds[failure.failed].name
             return GraphError(f"{self.name}: {what}: the native kernel {kind} refused it")
-        table = node if node.op.name == "SET_ROWS" else node.require(0)
-        low, high = _index_range(node.require(1))
-        return GraphError(f"{what}: indices {low}…{high}: expected 0…{table.ne[1] - 1}")
+        which, count = _INDEXED[node.op](node)
+        low, high = _index_range(node.require(which))
+        return GraphError(f"{what}: indices {low}…{high}: expected 0…{count - 1}")
 
     def _take_memory(self, size: int) -> tuple[int, object]:
         """Return scratch memory for a plan; all plans share it, since one runs at a time.

@@ -145,6 +145,30 @@ def test_bad_indices_are_named(device: NativeDevice) -> None:
     device.compute(graph)
 
 
+@pytest.mark.parametrize("op", [Op.MUL_MAT_ID, Op.ADD_ID])
+def test_bad_indices_of_experts_are_named(device: NativeDevice, op: Op) -> None:
+    b = GraphBuilder()
+    experts = b.input(GGMLType.Q8_0, [32, 16, 5], "experts")
+    sources = {
+        Op.MUL_MAT_ID: (experts, b.input(F32, [32, 1, 2], "rows")),
+        Op.ADD_ID: (b.input(F32, [16, 3, 2], "a"), b.input(F32, [16, 5], "biases")),
+    }
+    indices = b.input(I32, [3, 2], "indices")
+    chosen = b.node(op, *sources[op], indices)
+    chosen.name = "chosen"
+    graph = b.finish(chosen)
+    place(device, graph)
+    for bad in (-1, 5, 2**31 - 1):
+        device.set_tensor(indices, np.array([0, 1, 0, bad, 1, 2], np.int32).tobytes())
+        low, high = min(0, bad), max(2, bad)
+        wanted = rf"{op.name} 'chosen': indices {low}…{high}: expected 0…4"
+        with pytest.raises(GraphError, match=wanted):
+            device.compute(graph)
+    device.set_tensor(indices, np.array([0, 1, 0, 4, 1, 2], np.int32).tobytes())
+    device.compute(graph)
+    assert _kinds(device, graph)[-1] == Kind[op.name]
+
+
 def test_norm_and_weight_are_one_step_unless_somebody_looks_between(device: NativeDevice) -> None:
     for looks in (False, True):
         b = GraphBuilder()

@@ -8,8 +8,10 @@ import pytest
 from app.devices.base import BufferUsage
 from app.devices.native_buffer import NativeBuffer
 from app.devices.native_device import NativeDevice
+from app.errors import GraphError
 from app.ggml.builder import GraphBuilder
 from app.ggml.graph import Graph
+from app.ggml.ops import Op
 from app.ggml.tensor import new_tensor
 from app.ggml.types import GGMLType
 from tests.devices.graphs import get, place, put
@@ -175,6 +177,47 @@ def test_a_weight_that_the_same_graph_reads_plainly_stays_plain(device: NativeDe
     matrix = decode(Q4_1, product.weight.ne, product.bytes)[0, 0]
     want = 2 * np.squeeze(product.values @ matrix.T)
     assert np.sum((get(device, total) - want) ** 2) / np.sum(want**2) < 5e-4
+
+
+@pytest.mark.parametrize("read_plainly", [False, True])
+def test_experts_are_grouped_in_their_place_too(device: NativeDevice, read_plainly: bool) -> None:
+    b = GraphBuilder()
+    experts, x = b.input(Q4_1, [K, 32, 6], "experts"), b.input(F32, [K, 1, 3], "x")
+    indices = b.input(GGMLType.I32, [2, 3], "indices")
+    y = b.node(Op.MUL_MAT_ID, experts, x, indices)
+    graph = b.finish(y, *([b.cast(experts, F32)] if read_plainly else []))
+    place(device, graph)
+    data = random_blocks(np.random.default_rng(0), Q4_1, 6 * 32 * K // 32)
+    values = np.random.default_rng(1).standard_normal((3, K))
+    chosen = np.array([[0, 5], [5, 2], [0, 0]], np.int32)
+    device.set_tensor(experts, data)
+    put(device, x, values)
+    device.set_tensor(indices, chosen.tobytes())
+    for _ in range(2):
+        device.compute(graph)
+        buffer = experts.buffer
+        assert isinstance(buffer, NativeBuffer)
+        assert (experts.offset in buffer.regions) == (not read_plainly)
+        matrices = decode(Q4_1, experts.ne, data)[0]
+        want = np.einsum("tunk,tk->tun", matrices[chosen], values)
+        assert np.sum((get(device, y) - want) ** 2) / np.sum(want**2) < 5e-4
+        assert device.get_tensor(experts, 0, len(data)).result() == data
+
+
+def test_indices_that_the_result_overwrites_harm_nobody(device: NativeDevice) -> None:
+    b = GraphBuilder()
+    experts, x = b.input(Q4_1, [K, 64, 4], "experts"), b.input(F32, [K, 1, 64], "x")
+    indices = b.input(GGMLType.I32, [4, 64], "indices")
+    y = b.node(Op.MUL_MAT_ID, experts, x, indices)
+    graph = b.finish(y)
+    place(device, graph)
+    y.offset = indices.offset
+    for _ in range(20):
+        device.set_tensor(indices, bytes(4 * indices.n_elements))
+        try:
+            device.compute(graph)
+        except GraphError as error:
+            assert "indices" in str(error)
 
 
 def test_two_looks_at_the_same_bytes_take_turns(device: NativeDevice) -> None:

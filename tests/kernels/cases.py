@@ -219,6 +219,17 @@ def _expert_cases() -> list[Case]:
                 Source((3, 4), I32, below(5)),
             )
             cases.append(Case(f"MUL_MAT_ID-{type_.name}-{b1}", Op.MUL_MAT_ID, sources))
+    # Experts of whole groups of rows: some without a token, some with more than go at once.
+    for type_ in QUANTISED:
+        k = 2 * TRAITS[type_].block_size
+        for rows, used, count in [(16, (2, 1), 5), (48, (2, 9), 4), (32, (3, 37), 3)]:
+            sources = (
+                Source((k, rows, count), type_),
+                Source((k, used[0] if rows == 48 else 1, used[1])),
+                Source(used, I32, below(count), gap=5),
+            )
+            name = f"MUL_MAT_ID-{type_.name}-{rows}-rows-{used[1]}-tokens"
+            cases.append(Case(name, Op.MUL_MAT_ID, sources))
     bias = (Source((10, 3, 4)), Source((10, 5)), Source((3, 4), I32, below(5)))
     cases.append(Case("ADD_ID", Op.ADD_ID, bias))
     cases.append(Case("ADD_ID-inplace", Op.ADD_ID, bias, inplace=0))
@@ -499,6 +510,8 @@ def _reduce_cases() -> list[Case]:
         Case("ARGMAX-ties", Op.ARGMAX, (ties,), exact=True),
         Case("ARGSORT-up", Op.ARGSORT, (x,), Params.pack("i", 0), exact=True),
         Case("ARGSORT-down", Op.ARGSORT, (ties,), Params.pack("i", 1), exact=True),
+        Case("ARGSORT-gap", Op.ARGSORT, (replace(x, gap=2),), Params.pack("i", 1), exact=True),
+        Case("SUM_ROWS-gap", Op.SUM_ROWS, (replace(x, gap=2),), nmse=1e-11),
         Case("DIAG_MASK_INF", Op.DIAG_MASK_INF, (x,), Params.pack("i", 3), exact=True),
         Case(
             "DIAG_MASK_INF-here", Op.DIAG_MASK_INF, (x,), Params.pack("i", 0), inplace=0, exact=True

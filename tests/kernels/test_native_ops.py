@@ -9,9 +9,10 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+import torch
 
 from app.devices.native_device import NativeDevice
-from app.ggml.op_params import AttentionParams
+from app.ggml.op_params import AttentionParams, Params
 from app.ggml.ops import Op
 from app.ggml.types import TRAITS, GGMLType
 from app.kernels.cpu.library import LEVELS
@@ -34,7 +35,7 @@ def _tolerance(case: harness.Case) -> float:
     if case.op == Op.FLASH_ATTN_EXT:
         return max(case.nmse, SPLIT_NMSE)
     weight = case.sources[0]
-    if case.op != Op.MUL_MAT or weight is None:
+    if case.op not in (Op.MUL_MAT, Op.MUL_MAT_ID) or weight is None:
         return case.nmse
     return max(case.nmse, QUANTISED_NMSE if TRAITS[weight.type].is_quantized else SPLIT_NMSE)
 
@@ -49,6 +50,21 @@ def test_result_equals_float64(device: NativeDevice, case: harness.Case) -> None
     else:
         assert np.isfinite(got).all()
         assert harness.nmse(got, want) <= _tolerance(case)
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_every_value_has_its_place_in_a_sorted_row(device: NativeDevice, order: int) -> None:
+    rng = np.random.default_rng(order)
+    bits = rng.integers(0, 1 << 32, (50, 64), np.uint32)
+    special = np.array([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-45, -1e-45], np.float32)
+    rows = bits.view(np.float32)
+    rows[np.isnan(rows)] = np.nan
+    rows[:, rng.permutation(64)[:24]] = np.tile(special, 3)
+    source = harness.Source((64, 50), fill=lambda rng, shape: rows.reshape(shape))
+    case = harness.Case("sort", Op.ARGSORT, (source,), Params.pack("i", order))
+    got = harness.run(device, case)[0][0, 0].astype(int)
+    wanted = torch.from_numpy(rows).argsort(stable=True, dim=-1, descending=order == 1)
+    np.testing.assert_array_equal(got, wanted.numpy())
 
 
 def _own_keys(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:

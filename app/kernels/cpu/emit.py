@@ -186,6 +186,19 @@ def _accepts_attention(lib: NativeLibrary, node: Tensor) -> bool:
     return known and rows and apart and k.ne[1] > 0 and k.ne[0] > 0
 
 
+def _argsort(ctx: EmitContext, node: Tensor) -> None:
+    ctx.add(ctx.with_scratch(simple(ctx, node, Kind.ARGSORT)))
+
+
+def _accepts_argsort(lib: NativeLibrary, node: Tensor) -> bool:
+    x = node.require(0)
+    return x.type == F32 and x.has_contiguous_rows and node.has_contiguous_rows
+
+
+def _accepts_add_id(lib: NativeLibrary, node: Tensor) -> bool:
+    return _rows(node, 0, 1) and node.require(2).type == GGMLType.I32
+
+
 def _copy(ctx: EmitContext, node: Tensor) -> None:
     source = node.require(0)
     size = TRAITS[source.type].type_size if source.type == node.type else 0
@@ -213,4 +226,8 @@ EMITTERS: Final[dict[Op, Emitter]] = {
     Op.SET_ROWS: Emitter(_set_rows, _accepts_set_rows),
     Op.GET_ROWS: Emitter(_get_rows, _accepts_get_rows),
     Op.FLASH_ATTN_EXT: Emitter(_attention, _accepts_attention),
+    Op.ADD_ID: Emitter(_plain(Kind.ADD_ID), _accepts_add_id),
+    Op.ARGSORT: Emitter(_argsort, _accepts_argsort),
+    Op.SUM_ROWS: Emitter(_plain(Kind.SUM_ROWS), _accepts_rows(0)),
+    Op.CLAMP: Emitter(_plain(Kind.CLAMP), _accepts_rows(0)),
 }

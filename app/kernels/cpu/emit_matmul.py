@@ -1,11 +1,13 @@
-"""MUL_MAT as native steps, and which weights are worth grouping.
+"""MUL_MAT and MUL_MAT_ID as native steps, and which weights are worth grouping.
 
 Few columns of a plain vector form go through MATVEC: activations are quantised once per source and
 shared by all weights that read it; weights that are not quantised read the rows themselves.
 Everything else goes through MATMUL, whose activations are converted once likewise where the machine
-multiplies in bf16. Follows `csrc/matvec.h` and `csrc/matmul.h`.
+multiplies in bf16. Experts read quantised activations whatever their number, since each has few of
+them. Follows `csrc/matvec.h`, `csrc/matmul.h` and `csrc/experts.h`.
 """
 
+from dataclasses import replace
 from typing import Final
 
 from app.ggml.op_params import Params
@@ -54,20 +56,22 @@ def _has_matvec(lib: NativeLibrary, a: Tensor, weight: Ref) -> bool:
 
 
 def _matvec(ctx: EmitContext, node: Tensor, weight: Ref) -> None:
-    b = node.require(1)
-    x = ctx.ref(b)
-    if TRAITS[node.require(0).type].is_quantized:
+    a, b = node.require(0), node.require(1)
+    x = _quantized(ctx, b) if TRAITS[a.type].is_quantized else ctx.ref(b)
+    ctx.add(StepSpec(Kind.MATVEC, ctx.index, Params(), ctx.ref(node), (weight, x), a.n_elements))
 
-        def make() -> StepSpec:
-            return StepSpec(Kind.QUANTIZE, ctx.index, Params(), None, (x,), b.n_elements)
 
-        size = ctx.lib.quantize_bytes(b.ne[0], b.n_rows)
-        quantized = ctx.shared((Kind.QUANTIZE, x), [b], make, size)
-        assert quantized is not None
-        x = Ref(0, x.nbytes, x.ne, x.nb, x.type, scratch=quantized)
-    work = node.require(0).n_elements
-    dst = ctx.ref(node)
-    ctx.add(StepSpec(Kind.MATVEC, ctx.index, Params(), dst, (weight, x), work))
+def _quantized(ctx: EmitContext, rows: Tensor) -> Ref:
+    """Describe the quantised form of rows, made now unless that was done for a node before."""
+    x = ctx.ref(rows)
+
+    def make() -> StepSpec:
+        return StepSpec(Kind.QUANTIZE, ctx.index, Params(), None, (x,), rows.n_elements)
+
+    size = ctx.lib.quantize_bytes(rows.ne[0], rows.n_rows)
+    quantized = ctx.shared((Kind.QUANTIZE, x), [rows], make, size)
+    assert quantized is not None
+    return replace(x, address=0, scratch=quantized)
 
 
 def _matmul(ctx: EmitContext, node: Tensor, weight: Ref) -> None:
@@ -95,4 +99,22 @@ def _accepts(lib: NativeLibrary, node: Tensor) -> bool:
     return known and b.type == F32 and node.type == F32 and b.has_contiguous_rows and a.ne[0] > 0
 
 
+def _mul_mat_id(ctx: EmitContext, node: Tensor) -> None:
+    experts, indices = node.require(0), node.require(2)
+    src = (ctx.weight(experts), _quantized(ctx, node.require(1)), ctx.ref(indices))
+    work = experts.ne[0] * node.n_elements
+    step = StepSpec(Kind.MUL_MAT_ID, ctx.index, Params(), ctx.ref(node), src, work)
+    ctx.add(ctx.with_scratch(step))
+
+
+def _accepts_experts(lib: NativeLibrary, node: Tensor) -> bool:
+    experts, rows, indices = (node.require(i) for i in range(3))
+    f32 = rows.type == F32 and node.type == F32
+    apart = rows.has_contiguous_rows and node.has_contiguous_rows and experts.ne[0] > 0
+    # Their number goes into 32 bits.
+    few = indices.type == GGMLType.I32 and indices.n_elements < 1 << 31
+    return f32 and apart and few and rows.ne[1] > 0 and is_groupable(lib, experts)
+
+
 MUL_MAT: Final = Emitter(_mul_mat, _accepts)
+MUL_MAT_ID: Final = Emitter(_mul_mat_id, _accepts_experts)

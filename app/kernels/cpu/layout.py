@@ -36,6 +36,11 @@ class Kind(IntEnum):
     ROPE_TABLE = 15
     ATTENTION_COMBINE = 16
     CONVERT_BF16 = 17
+    MUL_MAT_ID = 18
+    ADD_ID = 19
+    ARGSORT = 20
+    SUM_ROWS = 21
+    CLAMP = 22
 
 
 class StepFlag(IntFlag):

@@ -2,8 +2,6 @@
 // rows that are in no group one by one.
 #include "matvec.h"
 
-#include <array>
-
 #include "matvec_kernel.h"
 
 namespace ls {
@@ -12,22 +10,6 @@ namespace {
 
 float *output(const Step &step, int64_t token, int64_t row) {
     return reinterpret_cast<float *>(step.dst.data + token * step.dst.nb[1]) + row;
-}
-
-template <int... T>
-constexpr std::array<int, sizeof...(T)> as_array(std::integer_sequence<int, T...>) {
-    return {T...};
-}
-
-constexpr auto TOKEN_STEPS = as_array(TokenSteps{});
-
-// Index of the largest step of tokens that fits.
-size_t token_step(int64_t n_tokens) {
-    size_t index = TOKEN_STEPS.size() - 1;
-    while (TOKEN_STEPS[index] > n_tokens) {
-        --index;
-    }
-    return index;
 }
 
 void multiply_groups(const Step &step, const TypeInfo &info, const MatvecType &kernels, int64_t first, int64_t last) {
@@ -46,6 +28,18 @@ void multiply_groups(const Step &step, const TypeInfo &info, const MatvecType &k
     }
 }
 
+void multiply_plain_rows(const Step &step, const TypeInfo &info, int64_t first, int64_t last) {
+    const TensorRef &weights = step.src[0];
+    for (int64_t row = first; row < last; ++row) {
+        for (int64_t token = 0; token < step.src[1].ne[1]; ++token) {
+            *output(step, token, row) = plain_dot(info, weights.data + row * weights.nb[1], weights.ne[0],
+                                                  act_row(step.src[1].data, weights.ne[0], token));
+        }
+    }
+}
+
+}  // namespace
+
 float plain_dot(const TypeInfo &info, const uint8_t *row, int64_t k, const ActBlock *acts) {
     float values[MAX_BLOCK_ELEMENTS];
     float total = 0;
@@ -62,18 +56,6 @@ float plain_dot(const TypeInfo &info, const uint8_t *row, int64_t k, const ActBl
     return total;
 }
 
-void multiply_plain_rows(const Step &step, const TypeInfo &info, int64_t first, int64_t last) {
-    const TensorRef &weights = step.src[0];
-    for (int64_t row = first; row < last; ++row) {
-        for (int64_t token = 0; token < step.src[1].ne[1]; ++token) {
-            *output(step, token, row) = plain_dot(info, weights.data + row * weights.nb[1], weights.ne[0],
-                                                  act_row(step.src[1].data, weights.ne[0], token));
-        }
-    }
-}
-
-}  // namespace
-
 int32_t matvec(const Step &step, int ith, int nth) {
     const TensorRef &weights = step.src[0];
     const TypeInfo *info = type_info(weights.type);
@@ -83,10 +65,7 @@ int32_t matvec(const Step &step, int ith, int nth) {
     if (!info->groups) {
         return matvec_dense(step, ith, nth);
     }
-    const MatvecType *kernels = matvec_q_type(weights.type);
-    if (kernels == nullptr) {
-        kernels = matvec_k_type(weights.type);
-    }
+    const MatvecType *kernels = matvec_grouped_type(weights.type);
     const bool grouped = weights.layout == static_cast<int32_t>(Layout::GROUPED);
     if (kernels == nullptr && grouped) {
         return UNSUPPORTED;

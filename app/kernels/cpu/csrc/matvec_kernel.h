@@ -1,6 +1,9 @@
 // The product of one group of rows with T tokens, for any decoder. The weights are decoded once for all T.
 #pragma once
 
+#include <array>
+#include <utility>
+
 #include "act.h"
 #include "matvec_decode.h"
 #include "repack.h"
@@ -20,6 +23,23 @@ using TokenSteps = std::integer_sequence<int, 1, 2, 3, 4>;
 using TokenSteps = std::integer_sequence<int, 1, 2, 4>;
 #endif
 
+template <int... T>
+constexpr std::array<int, sizeof...(T)> as_array(std::integer_sequence<int, T...>) {
+    return {T...};
+}
+
+constexpr auto TOKEN_STEPS = as_array(TokenSteps{});
+constexpr int TOKENS_AT_ONCE = TOKEN_STEPS.back();
+
+// Index of the largest step of tokens that fits.
+inline size_t token_step(int64_t n_tokens) {
+    size_t index = TOKEN_STEPS.size() - 1;
+    while (TOKEN_STEPS[index] > n_tokens) {
+        --index;
+    }
+    return index;
+}
+
 struct MatvecType {
     int32_t type;
     GroupProduct products[TokenSteps::size()];
@@ -28,6 +48,14 @@ struct MatvecType {
 // Rows of the tables in matvec_q.cpp and matvec_k.cpp; null when the type is not there.
 const MatvecType *matvec_q_type(int32_t type);
 const MatvecType *matvec_k_type(int32_t type);
+
+inline const MatvecType *matvec_grouped_type(int32_t type) {
+    const MatvecType *found = matvec_q_type(type);
+    return found != nullptr ? found : matvec_k_type(type);
+}
+
+// One row of k elements in plain form times a row of quantised activations: slow, for rows that are in no group.
+float plain_dot(const TypeInfo &info, const uint8_t *row, int64_t k, const ActBlock *acts);
 
 constexpr int PARTS = GROUP_ROWS / LANES;
 

@@ -25,9 +25,13 @@ int32_t set_rows(const Step &step, int ith, int nth);
 int32_t copy(const Step &step, int ith, int nth);  // any strides
 int32_t attention(const Step &step, int ith, int nth);
 int32_t attention_combine(const Step &step, int ith, int nth);
+int32_t sum_rows(const Step &step, int ith, int nth);
+int32_t clamp(const Step &step, int ith, int nth);
+int32_t argsort(const Step &step, int ith, int nth);  // src[0] rows of F32 to rows of I32; equals in the order of their places
 
 int64_t rope_table_scratch(const Step &step);
 int64_t attention_scratch(const Step &step, int n_threads);
+int64_t argsort_scratch(const Step &step, int n_threads);
 
 inline float param_f32(const Step &step, int index) {
     float value;

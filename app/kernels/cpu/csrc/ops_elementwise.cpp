@@ -1,4 +1,4 @@
-// BINARY, SCALE, GLU and UNARY on F32: each element on its own, read before it is written.
+// BINARY, SCALE, CLAMP, GLU and UNARY on F32: each element on its own, read before it is written.
 #include "ops.h"
 #include "vec.h"
 
@@ -200,6 +200,15 @@ int32_t scale(const Step &step, int ith, int nth) {
     const float factor = param_f32(step, 0);
     const float bias = param_f32(step, 1);
     return map_step(step, ith, nth, [=](vf x) { return x * factor + bias; });
+}
+
+int32_t clamp(const Step &step, int ith, int nth) {
+    const vf low = vset(param_f32(step, 0));
+    const vf high = vset(param_f32(step, 1));
+    return map_step(step, ith, nth, [=](vf x) {
+        const vf below = x > high ? high : x;  // a NaN stays
+        return below < low ? low : below;
+    });
 }
 
 int32_t glu(const Step &step, int ith, int nth) { return run_from(GLU, step, ith, nth); }

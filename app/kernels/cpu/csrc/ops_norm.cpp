@@ -1,4 +1,4 @@
-// RMS_NORM, with the weight that usually follows, and SOFT_MAX over rows of F32.
+// RMS_NORM, with the weight that usually follows, SUM_ROWS and SOFT_MAX over rows of F32.
 #include <cmath>
 
 #include "attention.h"
@@ -78,6 +78,21 @@ int32_t rms_norm(const Step &step, int ith, int nth) {
         const float *in = f32_row(x, at.i1, at.i2, at.i3);
         const float factor = 1.0f / std::sqrt(mean_square(in, x.ne[0]) + eps);
         scaled(in, weight, factor, f32_row(step.dst, at.i1, at.i2, at.i3), x.ne[0]);
+    }
+    return OK;
+}
+
+int32_t sum_rows(const Step &step, int ith, int nth) {
+    const TensorRef &x = step.src[0];
+    const Range mine = share(n_rows(x), ith, nth);
+    for (int64_t row = mine.first; row < mine.last; ++row) {
+        const RowIndex at = row_index(x, row);
+        const float *in = f32_row(x, at.i1, at.i2, at.i3);
+        double sum = 0;
+        for (int64_t i = 0; i < x.ne[0]; ++i) {
+            sum += static_cast<double>(in[i]);
+        }
+        *f32_row(step.dst, at.i1, at.i2, at.i3) = static_cast<float>(sum);
     }
     return OK;
 }

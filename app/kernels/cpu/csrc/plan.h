@@ -44,7 +44,12 @@ enum class Kind : int32_t {
     ROPE_TABLE = 15,         // src[1] positions, src[2] factors; cosines and sines to scratch, for ROPE steps that share it
     ATTENTION_COMBINE = 16,  // joins the parts that the threads of an ATTENTION step with few query rows left in scratch
     CONVERT_BF16 = 17,       // src[0] F32 rows to what MATMUL reads for weights of type params[0], into scratch (matmul.h)
-    N_KINDS = 18,
+    MUL_MAT_ID = 18,         // src[0] experts, src[1] quantised rows, src[2] indices (experts.h)
+    ADD_ID = 19,             // src[1] biases, src[2] indices
+    ARGSORT = 20,            // params[0]: 1 for the greatest first
+    SUM_ROWS = 21,
+    CLAMP = 22,
+    N_KINDS = 23,
 };
 
 struct Step {

@@ -4,6 +4,7 @@
 #include <initializer_list>
 
 #include "act.h"
+#include "experts.h"
 #include "matmul.h"
 #include "matvec.h"
 #include "ops.h"
@@ -19,6 +20,7 @@ int32_t nop(const Step &, int, int) { return OK; }
 constexpr Kernel KERNELS[] = {
     nop,      quantize, matvec,   matmul,    binary, scale, rms_norm, rope,     set_rows,
     get_rows, attention, glu,     unary,     copy,   soft_max, rope_table, attention_combine, convert_bf16,
+    mul_mat_id, add_id,   argsort, sum_rows, clamp,
 };
 static_assert(sizeof KERNELS / sizeof *KERNELS == static_cast<size_t>(Kind::N_KINDS), "one kernel per kind");
 
@@ -100,6 +102,10 @@ __attribute__((visibility("default"))) int64_t ls_scratch_bytes(const ls::Step *
             return ls::rope_table_scratch(*step);
         case ls::Kind::ATTENTION:
             return ls::attention_scratch(*step, n_threads);
+        case ls::Kind::MUL_MAT_ID:
+            return ls::mul_mat_id_scratch(*step, n_threads);
+        case ls::Kind::ARGSORT:
+            return ls::argsort_scratch(*step, n_threads);
         default:
             return 0;
     }
