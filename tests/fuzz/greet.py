@@ -33,13 +33,14 @@ def greet(dice: Dice, link: Caller) -> None:
     if secret is None:
         return
     said = (nonce, reply.nonce, b"")
-    assert reply.proof == x.prove(secret, x.Speaker.WORKER, *said), "another proof than the right"
+    theirs = x.prove(secret, x.Speaker.WORKER, *said)
     _try_without(dice, link)
     right = x.prove(secret, x.Speaker.CLIENT, *said)
-    wrong = (reply.proof, dice.randbytes(32), bytes(32), x.prove(b"", x.Speaker.CLIENT, *said))
+    wrong = (theirs, dice.randbytes(32), bytes(32), x.prove(b"", x.Speaker.CLIENT, *said))
     proof = right if dice.chance(0.7) else dice.choice(wrong)
-    link.call(x.Prove(proof))
+    answer = link.call(x.Prove(proof))
     assert proof == right, "a wrong proof was taken"
+    assert answer == x.ProveReply(1, theirs), "another proof than the right"
 
 
 def _try_without(dice: Dice, link: Caller) -> None:

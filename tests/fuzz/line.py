@@ -82,14 +82,14 @@ class Line:
         """
         nonce = dice.randbytes(x.NONCE_BYTES)
         self.sendall(frame(x.Extend(x.REVISION, nonce)))
-        reply = self.read(8 + 1 + x.NONCE_BYTES + x.PROOF_BYTES)
+        reply = self.read(8 + 1 + x.NONCE_BYTES)
         if secret is not None:
             theirs = reply[9 : 9 + x.NONCE_BYTES]
             digest = self._stream.certificate_digest
             proof = x.prove(secret, x.Speaker.CLIENT, nonce, theirs, digest)
             is_wrong = dice.chance(0.15)
             self.sendall(frame(x.Prove(dice.randbytes(x.PROOF_BYTES) if is_wrong else proof)))
-            assert self.read(9)[8] == (not is_wrong), "a proof was judged wrongly"
+            assert self.read(9 + x.PROOF_BYTES)[8] == (not is_wrong), "a proof was judged wrongly"
             if is_wrong:
                 raise ConnectionResetError("shut out")
         self.sendall(frame(x.OpenDoor()))

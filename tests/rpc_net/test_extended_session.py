@@ -195,19 +195,59 @@ def test_nothing_but_the_proof_is_taken_before_it() -> None:
         talk.send(x.Ping(1))
 
 
-def test_another_secret_is_noticed_by_the_client_before_it_gives_its_own_proof() -> None:
-    with pytest.raises(AccessRefusedError, match="its secret is another one"):
+def test_another_secret_is_noticed_by_the_worker() -> None:
+    with pytest.raises(SessionError, match="does not know this worker's secret"):
         Talk(Access(SECRET), Credentials(b"another"))
 
 
+@pytest.mark.parametrize("proof", [bytes(32), b"x" * 32])
+@pytest.mark.parametrize("is_right", [0, 1])
+def test_a_worker_that_does_not_prove_the_secret_is_not_used(is_right: int, proof: bytes) -> None:
+    talk = Talk(Access(SECRET))
+    said: list[m.Message] = []
+
+    def ask(message: m.Message) -> m.Message:
+        said.append(message)
+        if isinstance(message, x.Prove):
+            return x.ProveReply(is_right, proof)
+        return talk.ask(message)
+
+    with pytest.raises(AccessRefusedError, match="its secret is another one"):
+        greet(ask, talk.core, Credentials(SECRET))
+    assert len(said) == 2
+
+
+def test_what_the_client_says_sent_back_is_no_proof_of_the_worker() -> None:
+    talk = Talk(Access(SECRET))
+
+    def ask(message: m.Message) -> m.Message:
+        if isinstance(message, x.Prove):
+            return x.ProveReply(1, message.proof)
+        return talk.ask(message)
+
+    with pytest.raises(AccessRefusedError, match="its secret is another one"):
+        greet(ask, talk.core, Credentials(SECRET))
+
+
+def test_a_worker_shows_nothing_that_a_secret_could_be_guessed_by() -> None:
+    talk = Talk(Access(SECRET))
+    reply = talk.ask(x.Extend(1, bytes(32)))
+    assert isinstance(reply, x.ExtendReply)
+    talk.core.extend()
+    with pytest.raises(SessionError, match="does not know"):
+        talk.send(x.Prove(bytes(32)))
+    (answer,) = talk.replies
+    assert answer.body == x.ProveReply(0, bytes(32))
+
+
 def test_no_proof_and_no_key_is_shown_by_what_has_them() -> None:
-    told = [x.ExtendReply(1, bytes(32), b"hush"), x.Prove(b"hush"), x.DoorReply(b"hush")]
+    told = [x.ProveReply(1, b"hush"), x.Prove(b"hush"), x.DoorReply(b"hush")]
     told.append(x.PushTensor(NULL_TENSOR, 0, 0, 1, 2, b"host", b"hush"))
     assert "hush" not in repr([*told, x.Deliver(b"hush", 1)])
 
 
 def test_no_secret_is_shown_by_what_has_it() -> None:
-    state = ClientState([], 8, access=Access(b"hush"), expected_proof=b"hush")
+    state = ClientState([], 8, access=Access(b"hush"), proofs=(b"hush", b"hush"))
     sent = Letter(b"hush", 1, b"hush", lambda error: None)
     assert "hush" not in repr([state, sent, Trust(b"hush"), Credentials(b"hush"), Seal(b"hush")])
 
@@ -220,26 +260,17 @@ def test_a_client_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     assert "its further failures are only counted" in caplog.text
 
 
-def test_a_client_that_only_guesses_is_cut_off() -> None:
-    talk = Talk(Access(SECRET))
-    talk.ask(x.Extend(1, bytes(32)))
-    talk.core.extend()
-    with pytest.raises(SessionError, match="does not know this worker's secret"):
-        talk.send(x.Prove(bytes(32)))
-    assert talk.replies[0].body == m.FlagReply(0)
-
-
 def test_the_workers_proof_is_not_the_clients() -> None:
-    talk = Talk(Access(SECRET))
-    reply = talk.ask(x.Extend(1, bytes(32)))
+    talk, nonce = Talk(Access(SECRET)), bytes(32)
+    reply = talk.ask(x.Extend(1, nonce))
     assert isinstance(reply, x.ExtendReply)
     talk.core.extend()
     with pytest.raises(SessionError, match="does not know"):
-        talk.send(x.Prove(reply.proof))
+        talk.send(x.Prove(x.prove(SECRET, x.Speaker.WORKER, nonce, reply.nonce, b"")))
 
 
 def test_a_proof_for_one_certificate_is_none_for_another() -> None:
-    with pytest.raises(AccessRefusedError, match="its secret is another one"):
+    with pytest.raises(SessionError, match="does not know"):
         Talk(Access(SECRET, CERTIFICATE, True), Credentials(SECRET, b"d" * 32))
     extended(Access(SECRET, CERTIFICATE, True))
 

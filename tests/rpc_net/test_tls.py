@@ -225,7 +225,9 @@ def test_whatever_answers_there_is_no_second_try_without_tls(
     assert first_bytes == [b"\x16", b"\x16"]
 
 
-def test_somebody_in_between_is_noticed_by_the_secret(certificates: Certificates) -> None:
+def test_somebody_in_between_is_noticed_by_the_secret(
+    certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
     fake = certificates.own(HOST)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(fake.cert_file, fake.key_file)
@@ -238,8 +240,8 @@ def test_somebody_in_between_is_noticed_by_the_secret(certificates: Certificates
             socket.create_connection((HOST, server.port)) as plain,
             outward.wrap_socket(plain, server_hostname=HOST) as far,
         ):
-            # HELLO and EXTEND, each with the answer to it.
-            for size, answer in ((33, 36), (42, 73)):
+            # HELLO, EXTEND and PROVE, each with the answer to it.
+            for size, answer in ((33, 36), (42, 41), (41, 41)):
                 far.sendall(read(near, size))
                 near.sendall(read(far, answer))
                 n_relayed.append(size)
@@ -249,7 +251,8 @@ def test_somebody_in_between_is_noticed_by_the_secret(certificates: Certificates
         port = int(endpoint.rpartition(":")[2])
         with pytest.raises(DeviceLostError, match="secret"):
             opened(port, ClientTls(), SECRET)
-    assert n_relayed == [33, 42]
+        wait_for_log(caplog, "the client does not know this worker's secret")
+    assert n_relayed == [33, 42, 41]
 
 
 def test_a_host_that_no_certificate_can_name(

@@ -14,7 +14,7 @@ from app.errors import LlamaServeError
 from app.rpc_backend.errors import RemoteProtocolError
 from app.rpc_backend.wire import extensions as x
 from app.rpc_backend.wire.client_core import ClientCore
-from app.rpc_backend.wire.messages import FlagReply, Message
+from app.rpc_backend.wire.messages import Message
 
 Ask = Callable[[Message], Message]
 """Sends one request and returns its reply."""
@@ -59,13 +59,13 @@ def greet(ask: Ask, core: ClientCore, credentials: Credentials) -> None:
         raise RemoteProtocolError(f"EXTEND: revision {reply.revision}: expected 1 or more")
     core.extend()
     if secret is not None:
-        _prove(ask, secret, (nonce, reply.nonce, credentials.certificate), reply.proof)
+        _prove(ask, secret, (nonce, reply.nonce, credentials.certificate))
 
 
-def _prove(ask: Ask, secret: bytes, said: tuple[bytes, bytes, bytes], theirs: bytes) -> None:
-    """Check the worker's proof before this end gives its own."""
-    if not hmac.compare_digest(x.prove(secret, x.Speaker.WORKER, *said), theirs):
-        raise AccessRefusedError(f"its secret is another one, {_NOT_TRUSTED}")
+def _prove(ask: Ask, secret: bytes, said: tuple[bytes, bytes, bytes]) -> None:
+    """Give this end's proof and check the worker's before anything else is said."""
     reply = ask(x.Prove(x.prove(secret, x.Speaker.CLIENT, *said)))
-    if not (isinstance(reply, FlagReply) and reply.value):
-        raise AccessRefusedError("it does not accept the secret that this program was given")
+    assert isinstance(reply, x.ProveReply)
+    expected = x.prove(secret, x.Speaker.WORKER, *said)
+    if not (reply.is_right and hmac.compare_digest(expected, reply.proof)):
+        raise AccessRefusedError(f"its secret is another one, {_NOT_TRUSTED}")

@@ -70,7 +70,8 @@ _FLAG = Layout(m.FlagReply, "B")
 _ALLOC = Layout(m.AllocBufferReply, "Q Q")
 _MEMORY = Layout(m.DeviceMemoryReply, "Q Q")
 _COUNT = Layout(m.DeviceCountReply, "I")
-_EXTENDED = Layout(x.ExtendReply, "B 32s 32s")
+_EXTENDED = Layout(x.ExtendReply, "B 32s")
+_PROVEN = Layout(x.ProveReply, "B 32s")
 _PONG = Layout(x.Ping, "Q")
 _DOOR = Layout(x.DoorReply, "16s")
 _HELLO = Layout(m.HelloReply, "B B B B 24s")
@@ -122,7 +123,7 @@ COMMANDS: Final = (
     _row(Cmd.COMM_ALLREDUCE, m.CommAllreduce, "I T", versions=_V8),
     _row(Cmd.COMM_FREE, m.CommFree, "I", versions=_V8),
     _row(Cmd.EXTEND, x.Extend, "B 32s", _EXTENDED),
-    _row(Cmd.PROVE, x.Prove, "32s", _FLAG),
+    _row(Cmd.PROVE, x.Prove, "32s", _PROVEN),
     _row(Cmd.PING, x.Ping, "Q", _PONG),
     _row(Cmd.DEVICE_FACTS, x.DeviceFacts, "I", Raw.TEXT),
     _row(Cmd.WAIT_BUFFER, x.WaitBuffer, "Q", _FLAG),

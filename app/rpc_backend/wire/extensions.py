@@ -17,7 +17,8 @@ carried out. Only what breaks the framing itself, or a bug, still ends the conve
 error frame.
 
 **A secret.** A worker that has one says `SECRET` and takes nothing but EXTEND and PROVE until the
-client has shown that it knows it; a stock client cannot. Both ends prove it (`prove`): HMAC-SHA256
+client has shown that it knows it; a stock client cannot. Both ends prove it, first the client, so
+that a worker shows nothing to strangers that a secret could be guessed by (`prove`): HMAC-SHA256
 over who speaks, both nonces and, below TLS, the digest of the worker's certificate. So a
 certificate that nobody signed is good enough when there is a secret. Without TLS the secret is
 never visible, but what follows is. The key of the proofs is made of the secret by scrypt
@@ -30,8 +31,8 @@ sends HELLO in plain, before it closes.
 
 | n | command | body | → response |
 |---|---|---|---|
-| 128 | EXTEND | revision u8, nonce u8[32] | revision u8, nonce u8[32], proof u8[32] |
-| 129 | PROVE | proof u8[32] | u8 (1 = right) |
+| 128 | EXTEND | revision u8, nonce u8[32] | revision u8, nonce u8[32] |
+| 129 | PROVE | proof u8[32] | u8 (1 = right), then the worker's proof u8[32], or else zeros |
 | 130 | PING | u64 | the same u64 |
 | 131 | DEVICE_FACTS | device u32 | JSON of any length up to 64 KiB (`client/facts.py`) |
 | 132 | WAIT_BUFFER | handle u64 | u8 (1: everything asked before that touches the buffer is done) |
@@ -130,17 +131,24 @@ class Extend:
 
 @dataclass(frozen=True, slots=True)
 class ExtendReply:
-    """The worker's revision and nonce, and its proof, all zeros when it has no secret."""
+    """The worker's revision and nonce."""
 
     revision: int
     nonce: bytes
-    proof: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Prove:
     """Show that the client knows the secret."""
 
+    proof: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ProveReply:
+    """Whether that was right (1) and, if it was, the proof that the worker knows it too."""
+
+    is_right: int
     proof: bytes = field(repr=False)
 
 

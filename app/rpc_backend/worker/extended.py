@@ -16,7 +16,6 @@ from app.errors import (
 )
 from app.rpc_backend.errors import DeliveryError, GroupError, RemoteProtocolError
 from app.rpc_backend.wire import extensions as x
-from app.rpc_backend.wire.messages import FlagReply
 from app.rpc_backend.worker.state import ClientState
 from app.version import BUILD_INFO
 
@@ -40,23 +39,27 @@ def error_code(error: LlamaServeError) -> x.ErrorCode:
 
 
 def extend(state: ClientState, message: x.Extend) -> x.ExtendReply:
-    """Begin an extended conversation; with a secret, prove that this end knows it."""
+    """Begin an extended conversation; with a secret, one that the client has to prove first."""
     if message.revision < 1:
         raise RemoteProtocolError(f"revision {message.revision}: expected 1 or more")
-    nonce, proof, access = secrets.token_bytes(x.NONCE_BYTES), x.NO_PROOF, state.access
+    nonce, access = secrets.token_bytes(x.NONCE_BYTES), state.access
     if access.secret is not None:
         said = (message.nonce, nonce, access.certificate)
-        proof = x.prove(access.secret, x.Speaker.WORKER, *said)
-        state.expected_proof = x.prove(access.secret, x.Speaker.CLIENT, *said)
-    return x.ExtendReply(x.REVISION, nonce, proof)
+        state.proofs = (
+            x.prove(access.secret, x.Speaker.CLIENT, *said),
+            x.prove(access.secret, x.Speaker.WORKER, *said),
+        )
+    return x.ExtendReply(x.REVISION, nonce)
 
 
-def prove(state: ClientState, message: x.Prove) -> FlagReply:
-    """Check the client's proof; a wrong one ends the conversation."""
-    expected, state.expected_proof = state.expected_proof, None
-    if expected is None:
+def prove(state: ClientState, message: x.Prove) -> x.ProveReply:
+    """Check the client's proof and answer with this end's; a wrong one ends the conversation."""
+    proofs, state.proofs = state.proofs, None
+    if proofs is None:
         raise RemoteProtocolError("expected EXTEND before it, and a secret to prove")
-    return FlagReply(int(hmac.compare_digest(expected, message.proof)))
+    expected, own = proofs
+    is_right = hmac.compare_digest(expected, message.proof)
+    return x.ProveReply(int(is_right), own if is_right else x.NO_PROOF)
 
 
 def ping(state: ClientState, message: x.Ping) -> x.Ping:

@@ -15,7 +15,7 @@ from app.devices.base import Device
 from app.errors import LlamaServeError
 from app.rpc_backend.wire import extensions as x
 from app.rpc_backend.wire.layout import Body
-from app.rpc_backend.wire.messages import FlagReply, GetTensor, GetTensor2D, Hello, Message
+from app.rpc_backend.wire.messages import GetTensor, GetTensor2D, Hello, Message
 from app.rpc_backend.wire.worker_core import Request, WorkerCore
 from app.rpc_backend.worker.access import OPEN, Access
 from app.rpc_backend.worker.budget import Budget, Held
@@ -245,8 +245,8 @@ class Session:
             raise SessionError("refused: a client without TLS; this worker speaks nothing else")
         if isinstance(message, x.Extend):
             self._core.extend()
-        elif isinstance(message, x.Prove) and isinstance(outcome, FlagReply):
-            if not outcome.value:
+        elif isinstance(outcome, x.ProveReply):
+            if not outcome.is_right:
                 raise SessionError("refused: the client does not know this worker's secret")
             self._core.unlock()
 

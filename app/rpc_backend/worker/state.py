@@ -38,8 +38,8 @@ class ClientState:
     peer: str = "client"
     access: Access = OPEN
     budget: Budget = field(default_factory=Budget)
-    expected_proof: bytes | None = field(default=None, repr=False)
-    """What PROVE has to show; known from EXTEND on."""
+    proofs: tuple[bytes, bytes] | None = field(default=None, repr=False)
+    """What PROVE has to show, and its answer; known from EXTEND on, for one try."""
     buffers: BufferTable = field(default_factory=BufferTable)
     graphs: GraphStore = field(init=False)
     lanes: Lanes = field(init=False)
