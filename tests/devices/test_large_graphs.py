@@ -24,7 +24,7 @@ SMALL: Final = 2000
 FACTOR: Final = 4
 # Linear is 4, quadratic 16; the rest is for a busy machine, and there are several tries.
 MOST_RATIO: Final = 9.0
-TRIES: Final = 3
+TRIES: Final = 8
 SIZE: Final = 1 << 26
 
 TWICE: Final = Params.pack("2f", 2.0, 0.0)

@@ -225,5 +225,5 @@ def test_long_answers_cost_time_in_proportion() -> None:
         return process_time() - start
 
     cost(1000)
-    # Four times the text; quadratic cost would be sixteen times.
-    assert cost(40_000) < 9 * cost(10_000)
+    # Four times the text; quadratic cost would be sixteen times. A busy machine gets several tries.
+    assert any(cost(40_000) < 9 * cost(10_000) for _ in range(8))
