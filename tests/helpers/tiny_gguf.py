@@ -59,7 +59,7 @@ def write_tiny(path: Path, tokenizer_from: Path, config: TinyConfig) -> Path:
     """Write a model file and return its path; equal arguments give equal bytes."""
     writer = GGUFWriter(str(path), config.arch)
     _write_hparams(writer, config)
-    n_vocab = _copy_tokenizer(writer, tokenizer_from)
+    n_vocab = copy_tokenizer(writer, tokenizer_from)
     for key, value in config.extra.items():
         _add(writer, key, value)
     rng = np.random.default_rng(config.seed)
@@ -107,7 +107,7 @@ def _write_encoder_hparams(writer: GGUFWriter, config: TinyConfig) -> None:
         writer.add_rope_freq_base(config.rope_freq_base)
 
 
-def _copy_tokenizer(writer: GGUFWriter, source: Path) -> int:
+def copy_tokenizer(writer: GGUFWriter, source: Path) -> int:
     """Copy every tokenizer key and return the vocabulary size."""
     with GGUFFile.open(source) as gguf:
         for key, value in gguf.metadata.items():
