@@ -33,7 +33,7 @@ def connected(
         read(sock, len(HELLO))
         sock.sendall(EXTENDED)
         read(sock, 9 + 33)
-        sock.sendall(response(b"\x01" + bytes(64)))
+        sock.sendall(response(b"\x01" + bytes(32)))
         script(sock)
 
     with fake_worker(run) as endpoint:
