@@ -111,7 +111,7 @@ class Canary:
 class Witness:
     """The same over a socket."""
 
-    TIMEOUT_S = 20.0
+    TIMEOUT_S = 60.0
 
     def __init__(self, port: int, settings: ClientSettings | None = None) -> None:
         (self._device,) = open_workers([f"127.0.0.1:{port}"], settings)

@@ -25,7 +25,7 @@ from tests.fuzz.lies import CLOSE, PAUSE, distorted
 from tests.helpers.fake_worker import fake_worker
 
 STALL_S: Final = 0.15
-WAIT_S: Final = 10.0
+WAIT_S: Final = 60.0
 _BRIEF_S: Final = 0.05
 _TOTAL: Final = 1 << 24
 # How often an answer is changed. Without a change now and then no round would come far.

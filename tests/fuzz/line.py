@@ -21,7 +21,7 @@ from app.rpc_backend.wire.tensor import Place
 from tests.fuzz.caller import Room
 from tests.fuzz.dice import Dice
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 _HELLO_BYTES = 36
 _HOST = "127.0.0.1"
 

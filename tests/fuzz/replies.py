@@ -41,7 +41,7 @@ from tests.fuzz.liar import STALL_S, Manner, liar
 from tests.helpers.certificates import Certificates
 from tests.helpers.process import free_port
 
-HANG_S: Final = 10.0
+HANG_S: Final = 60.0
 SETTINGS: Final = ClientSettings(
     connect_timeout_s=STALL_S,
     limits=TransportLimits(
