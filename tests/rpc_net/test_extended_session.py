@@ -341,3 +341,8 @@ def test_a_long_reason_is_cut_and_an_unknown_code_is_read() -> None:
     assert reply is not None
     assert error_of(reply).code == 250
     assert error_of(reply).text.startswith("äää")
+
+
+def test_a_reason_cannot_speak_to_the_terminal() -> None:
+    frame_ = x.pack_error(x.ErrorReply(0, 1, "no\x1b[2J\nerror: ä\x9b"))
+    assert x.unpack_error(frame_[8:]).text == "no\ufffd[2J\ufffderror: ä\ufffd"

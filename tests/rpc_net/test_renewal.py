@@ -107,6 +107,24 @@ def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None
     assert renewed.current() == "old"
 
 
+def test_a_file_that_fails_in_whatever_way_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, failures = tmp_path / "file", list[OSError]()
+    path.write_text("old")
+
+    def load() -> str:
+        if failures:
+            raise failures.pop()
+        return path.read_text()
+
+    renewed = Renewed([path], load)
+    path.write_text("and longer")
+    failures.append(PermissionError(13, "Permission denied"))
+    assert renewed.current() == "old"
+    assert "Permission denied; what was read before is still used" in caplog.text
+
+
 def test_what_changes_while_it_is_read_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("first")

@@ -172,13 +172,13 @@ def test_who_is_not_in_the_list_does_not_either(caplog: pytest.LogCaptureFixture
     with waiting(STOCK_FORM, elsewhere) as rank_0:
         with rank_0.visit() as sock:
             assert sock.recv(1) == b""
-        assert "rank 1 at 127.0.0.1: not in --allow" in caplog.text
         with socket.socket() as sock:
             sock.bind(("127.0.0.2", 0))
             sock.connect((HOST, rank_0.port))
             sock.sendall(bytes(24))
             assert sock.recv(24) == bytes(24)
         rank_0.link.result(ANSWER_S).close()
+    assert "rank 1 at 127.0.0.1: not in --allow" in caplog.text
 
 
 def read(sock: socket.socket, size: int) -> bytes:
@@ -218,6 +218,18 @@ def test_another_secret_is_refused_by_rank_0_and_the_wait_goes_on() -> None:
         with pytest.raises(GroupError, match=r"rank 0 at 127\.0\.0\.1.*(closed|broke)"):
             open_link(HOST, rank_0.port, PATIENT, stays, Seal(b"another secret, long enough"))
         assert rank_0.is_met(SEALED)
+
+
+def test_strangers_without_end_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    with waiting(STOCK_FORM) as rank_0:
+        for _ in range(100):
+            with rank_0.visit() as sock:
+                sock.shutdown(socket.SHUT_WR)
+                assert sock.recv(1) == b""
+        assert rank_0.is_met(STOCK_FORM)
+    assert len(caplog.records) < 100
+    assert "more connections within" in caplog.text
 
 
 def test_the_deadline_names_the_last_who_came() -> None:

@@ -48,7 +48,7 @@ class Renewed(Generic[T]):
             if not all(path.is_file() for path in self._files):
                 raise ConfigError(f"{names}: expected files")
             self._current = self._load()
-        except ConfigError as error:
+        except (ConfigError, OSError) as error:
             log.warning("%s; what was read before is still used", error)
         else:
             log.info("%s: changed, and used for new connections", names)

@@ -233,9 +233,12 @@ def pack_error(error: ErrorReply) -> bytes:
 
 
 def unpack_error(body: bytes | bytearray) -> ErrorReply:
-    """Read the body of an error frame, which must be at least `ERROR_HEAD` long."""
+    """Read the body of an error frame, which must be at least `ERROR_HEAD` long; the reason is fit
+    for a terminal.
+    """
     request, code = ERROR_HEAD.unpack_from(body)
-    return ErrorReply(request, code, body[ERROR_HEAD.size :].decode("utf-8", "replace"))
+    text = body[ERROR_HEAD.size :].decode("utf-8", "replace")
+    return ErrorReply(request, code, "".join(c if c.isprintable() else "\ufffd" for c in text))
 
 
 def proof_key(secret: bytes) -> bytes:

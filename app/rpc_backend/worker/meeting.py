@@ -17,9 +17,8 @@ from typing import Final
 from app.rpc_backend.errors import GroupError
 from app.rpc_backend.worker.allowed import Network, is_allowed
 from app.rpc_backend.worker.link import TICK_S, Link, LinkLimits, Waits
+from app.rpc_backend.worker.refusals import Refusals
 from app.rpc_backend.worker.seal import STOCK_FORM, Seal
-
-log = logging.getLogger(__name__)
 
 _MAX_TRIES: Final = 100
 _RETRY_S: Final = 0.05
@@ -72,6 +71,7 @@ class _Reception:
         self._seal = seal
         self._guests: dict[int, tuple[Link, Waits]] = {}
         self._last_refusal = ""
+        self._refusals = Refusals()
         self._poller = select.poll()
         self._poller.register(listener, select.POLLIN)
 
@@ -98,6 +98,7 @@ class _Reception:
         """Send away who is left."""
         for number in list(self._guests):
             self._drop(number).close()
+        self._refusals.sum_up(early=True)
 
     def _welcome(self) -> None:
         try:
@@ -142,7 +143,7 @@ class _Reception:
 
     def _refuse(self, cause: str) -> None:
         self._last_refusal = f"; the last who came: {cause}"
-        log.info("somebody else came to a group's port: %s", cause)
+        self._refusals.tell(logging.INFO, f"somebody else came to a group's port: {cause}")
 
 
 def open_link(
