@@ -121,7 +121,7 @@ class WireTensors(Sequence[WireTensor]):
         number of descriptions.
         """
         self._body = body
-        self._start = start
+        self._starts = range(start, len(body), TENSOR_BYTES)
         self._records = np.frombuffer(body, _RECORD, offset=start)
 
     @property
@@ -135,10 +135,10 @@ class WireTensors(Sequence[WireTensor]):
         return self._records[places].tobytes()
 
     def __len__(self) -> int:
-        return len(self._records)
+        return len(self._starts)
 
     def __iter__(self) -> Iterator[WireTensor]:
-        return iter(unpack_tensors(memoryview(self._body)[self._start :]))
+        return iter(unpack_tensors(memoryview(self._body)[self._starts.start :]))
 
     @overload
     def __getitem__(self, index: int) -> WireTensor: ...
@@ -147,8 +147,7 @@ class WireTensors(Sequence[WireTensor]):
     def __getitem__(self, index: int | slice) -> WireTensor | tuple[WireTensor, ...]:
         if isinstance(index, slice):
             return tuple(self)[index]
-        at = self._start + range(len(self))[index] * TENSOR_BYTES
-        return _named(_TENSOR.unpack_from(self._body, at))
+        return _named(_TENSOR.unpack_from(self._body, self._starts[index]))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and tuple(self) == tuple(other)

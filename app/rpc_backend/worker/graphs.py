@@ -40,6 +40,7 @@ MOST_REMEMBERED: Final = 64 << 20
 """Bytes that the graphs of a device may take that a client of version 7 does not know to be kept: a
 token of 80 layers, cut, is 400 graphs of 10 MB in all.
 """
+_COMPUTE: Final = int(TensorFlag.COMPUTE)
 _ID_BYTES: Final = 8
 _NODE_ID_BYTES: Final = 40
 
@@ -185,16 +186,18 @@ def build_graph(
         n_bytes += len(message.node_ids) * _NODE_ID_BYTES
     held = budget.hold(n_bytes, f"graph of {len(needed)} tensors")
     made: dict[int, Tensor] = {}
+    marked: set[int] = set()
     events: dict[int, Event] = {}
     for wire in needed.values():
         tensor = _place(wire, message.device, buffers, events)
         made[wire.id] = tensor
-        if wire.id in nodes and wire.flags & TensorFlag.COMPUTE:
+        if wire.flags & _COMPUTE and wire.id in nodes:
+            marked.add(wire.id)
             tensor.src = _sources(wire, made)
         if wire.view_src:
             tensor.view_src = _earlier(wire, wire.view_src, made)
-    marked = [made[key] for key in message.node_ids if made[key].flags & TensorFlag.COMPUTE]
-    graph = Graph(marked, next_uid() if store.keeps(message.uid) else 0)
+    computed = [made[key] for key in message.node_ids if key in marked]
+    graph = Graph(computed, next_uid() if store.keeps(message.uid) else 0)
     verify_graph(graph)
     origin = None if store.by_uid else _origin(tensors, needed)
     return CheckedGraph(graph, tuple(events.values()), len(made), n_bytes, held, origin)
@@ -219,13 +222,14 @@ def _needed(message: GraphCompute, tensors: WireTensors, nodes: set[int]) -> dic
     found: dict[int, WireTensor] = {}
     wanted = list(message.node_ids)
     while wanted:
-        place = places.get(wanted.pop())
-        if place is None or place in found:
+        place = places.pop(wanted.pop(), None)
+        if place is None:
             continue
         wire = found[place] = tensors[place]
-        if wire.id in nodes and wire.flags & TensorFlag.COMPUTE:
-            wanted += wire.src
-        wanted.append(wire.view_src)
+        if wire.flags & _COMPUTE and wire.id in nodes:
+            wanted += filter(None, wire.src)
+        if wire.view_src:
+            wanted.append(wire.view_src)
     return dict(sorted(found.items()))
 
 
