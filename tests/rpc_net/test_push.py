@@ -493,20 +493,6 @@ def test_closing_a_mailbox_ends_all_waiting_and_forgets_the_key() -> None:
         boxes.find(box.key)
 
 
-def test_who_leaves_while_a_worker_is_called_delivers_nothing_any_more() -> None:
-    recorder = Recorder()
-    failures: list[Exception] = []
-
-    def dial(host: str, port: int) -> Recorder:
-        outgoing.close()
-        return recorder
-
-    outgoing = Outgoing(dial)
-    outgoing.send(Address("b", 7), Letter(bytes(16), 1, b"x", failures.append))
-    eventually(lambda: recorder.n_closed == 1)
-    assert recorder.n_tries == 0
-
-
 class Recorder:
     """A courier that remembers; the first delivery fails."""
 
@@ -543,5 +529,3 @@ def test_what_cannot_be_delivered_is_reported_and_the_next_one_connects_again() 
     assert dialed == [("b", 7)] * 2
     outgoing.close()
     eventually(lambda: recorder.n_closed == 2)
-    with pytest.raises(DeliveryError):
-        outgoing.send(Address("c", 7), Letter(bytes(16), 9, b"x", failures.append))

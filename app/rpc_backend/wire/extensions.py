@@ -53,7 +53,8 @@ and leaves the bytes at the door (DELIVER); B writes them, ahead of the graphs t
 run afterwards. At most 64 MiB go at once. So a worker connects to hosts that its client names, in
 an extended conversation and, where it has a secret, only for clients that know it. A key is random
 and good for one session. When A says that it could not push, the main host leaves an empty delivery
-in its place, over a connection of its own since the other may be busy waiting; B stops waiting.
+in its place, over a connection of its own since the other may be busy waiting; B stops waiting. A
+leaves them itself for what it has not delivered when the main host's connection to it ends.
 
 **All-reduce.** The connection that rank 1 of a group makes to rank 0 has the stock form between
 workers that have neither a secret nor TLS. Where both have TLS it begins with a handshake, in which

@@ -51,6 +51,7 @@ class Job:
     lane: "Lane"
     request: Request
     work: Work
+    on_drop: Callable[[], None]
     is_done: bool = False
 
 
@@ -70,11 +71,14 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """What a handler leaves to a lane: the device, the work, and the buffers that it touches."""
+    """What a handler leaves to a lane: the device, the work, the buffers that it touches, and what
+    to do when the client leaves before the work has begun.
+    """
 
     device: int
     work: Work
     events: Iterable[Event]
+    on_drop: Callable[[], None] = lambda: None
 
 
 class Lane:
@@ -163,11 +167,14 @@ class Lane:
     def close(self) -> None:
         """Drop what has not begun and make the thread end after what has."""
         with self._has_work:
-            for job in self._queue:
+            dropped = list(self._queue)
+            for job in dropped:
                 job.is_done, job.work = True, _nothing
             self._queue.clear()
             self._is_closed = True
             self._has_work.notify_all()
+        for job in dropped:
+            job.on_drop()
 
     def join(self) -> None:
         """Wait for the thread's end."""
@@ -192,7 +199,7 @@ class Lanes:
         if lane is None:
             lane = Lane(f"{later.device}-{self.peer}", self)
             self._lanes[later.device] = lane
-        job = Job(lane, request, later.work)
+        job = Job(lane, request, later.work, later.on_drop)
         lane.submit(job)
         for event in later.events:
             event.job = job

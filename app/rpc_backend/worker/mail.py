@@ -40,7 +40,7 @@ class Mail:
         if self._outgoing is None:
             if self.dial is None:
                 raise DeliveryError("this worker does not connect to others")
-            self._outgoing = Outgoing(self.dial, self.budget)
+            self._outgoing = Outgoing(self.dial, self.budget, self.has_left)
         return self._outgoing
 
     def drop_incoming(self) -> None:
@@ -49,10 +49,15 @@ class Mail:
             self.incoming.abandon()
             self.incoming = None
 
-    def close(self) -> None:
-        """End everything, and the waiting of everybody."""
+    def stop(self) -> None:
+        """End the waiting of everybody, here and where something is expected from here."""
         self.drop_incoming()
         if self.mailbox is not None:
             self.mailboxes.close(self.mailbox)
+        if self._outgoing is not None:
+            self._outgoing.call_off()
+
+    def close(self) -> None:
+        """End the connections to others, once they know; `stop` comes first."""
         if self._outgoing is not None:
             self._outgoing.close()

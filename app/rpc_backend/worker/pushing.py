@@ -2,16 +2,20 @@
 `outgoing.py`.
 """
 
+import logging
 import re
+from dataclasses import replace
 from typing import Final
 
-from app.errors import GraphError
+from app.errors import GraphError, LlamaServeError
 from app.rpc_backend.errors import RemoteProtocolError
 from app.rpc_backend.wire import extensions as x
 from app.rpc_backend.wire.worker_core import Chunk
 from app.rpc_backend.worker.lanes import Later, Report
-from app.rpc_backend.worker.outgoing import Address, Letter
+from app.rpc_backend.worker.outgoing import Address, Letter, letter_cost
 from app.rpc_backend.worker.state import ClientState
+
+log = logging.getLogger(__name__)
 
 _HOST: Final = re.compile(rb"[0-9A-Za-z._:%-]+")
 
@@ -30,13 +34,20 @@ def push_tensor(state: ClientState, message: x.PushTensor) -> Later:
             f"expected up to {x.MAX_PUSH_BYTES}"
         )
     address, outgoing = _address(message), state.mail.outgoing()
+    letter = Letter(message.key, message.sequence)
 
     def work(report: Report) -> None:
-        held = outgoing.budget.hold(region.size, f"push of '{region.tensor.name}'")
+        held = outgoing.budget.hold(letter_cost(region.size), f"push of '{region.tensor.name}'")
         data = region.device.get_tensor(region.tensor, region.offset, region.size).result()
-        outgoing.send(address, Letter(message.key, message.sequence, data, report, held))
+        outgoing.send(address, replace(letter, data=data, report=report, held=held))
 
-    return Later(region.held.device_index, work, (region.held.event,))
+    def call_off() -> None:
+        try:
+            outgoing.send(address, letter)
+        except LlamaServeError as error:
+            log.debug("%s: a push was not called off: %s", state.peer, error)
+
+    return Later(region.held.device_index, work, (region.held.event,), call_off)
 
 
 def _address(message: x.PushTensor) -> Address:

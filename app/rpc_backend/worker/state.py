@@ -84,7 +84,7 @@ class ClientState:
         self.drop_writer()
         if self._beside is not None:
             self._beside.shutdown(cancel_futures=True)
-        self.mail.close()
+        self.mail.stop()
         self.lanes.close()
         self.groups.close()
         self.graphs.forget_all()
@@ -94,3 +94,4 @@ class ClientState:
                 held.device.free(held.buffer)
             except LlamaServeError as error:
                 log.warning("%s: a buffer was not freed: %s", self.peer, error)
+        self.mail.close()
