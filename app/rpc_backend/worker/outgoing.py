@@ -80,7 +80,7 @@ class Letter:
 
     key: bytes = field(repr=False)
     sequence: int
-    data: bytes = b""
+    data: bytes = field(default=b"", repr=False)
     report: Report = _nobody
     held: Held | None = None
 
