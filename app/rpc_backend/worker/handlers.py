@@ -64,12 +64,12 @@ def _alloc_buffer(state: ClientState, message: m.AllocBuffer) -> Outcome:
     device = state.device(message.device)
     most = min(device.max_size(), state.budget.memory(device).free)
     if message.size > most or not state.buffers.has_room_for(message.size):
-        log.info("%s: buffer of %d bytes refused: up to %d", state.peer, message.size, most)
+        state.note(logging.INFO, "buffer of %d bytes refused: up to %d", message.size, most)
         return m.AllocBufferReply(0, 0)
     try:
         buffer = device.alloc(message.size, BufferUsage.ANY)
     except OutOfMemoryError as error:
-        log.info("%s: buffer refused: %s", state.peer, error)
+        state.note(logging.INFO, "buffer refused: %s", error)
         return m.AllocBufferReply(0, 0)
     held = state.buffers.add(message.device, device, buffer)
     return m.AllocBufferReply(held.handle, buffer.size)
@@ -147,7 +147,7 @@ def _comm_init(state: ClientState, message: m.CommInit) -> Outcome:
     try:
         state.groups.join(message)
     except GroupError as error:
-        log.info("%s: COMM_INIT refused: %s", state.peer, error)
+        state.note(logging.INFO, "COMM_INIT refused: %s", error)
         return m.FlagReply(0)
     return m.FlagReply(1)
 

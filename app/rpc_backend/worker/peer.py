@@ -75,11 +75,13 @@ class Peer:
         """Whether the client has hung up or is being cut off, for a handler that waits for somebody
         else.
         """
-        if self._stop_reason is not None or self._sock.fileno() < 0:
+        # The thread that serves the client may close the socket meanwhile.
+        number = self._sock.fileno()
+        if self._stop_reason is not None or number < 0:
             return True
         poller = select.poll()
         # Without the option, which is Linux's, only a broken connection counts.
-        poller.register(self._sock, getattr(select, "POLLRDHUP", 0))
+        poller.register(number, getattr(select, "POLLRDHUP", 0))
         return bool(poller.poll(0))
 
     def stop(self, reason: str) -> None:

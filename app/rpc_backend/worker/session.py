@@ -38,9 +38,6 @@ _MAX_SHOWN: Final = 300
 
 _MAX_PROMISED: Final = 16
 
-_MAX_LOGGED: Final = 100
-"""Most failures of one client that are in the log."""
-
 _READS: Final = (GetTensor, GetTensor2D, x.WaitBuffer)
 """Requests that will most likely wait for the graph before them."""
 
@@ -220,21 +217,13 @@ class Session:
             text = f"{name}: {error}"
             if not may_tell:
                 raise SessionError(text) from error
-            self._note(text)
+            self.state.n_failures += 1
+            self.state.note(logging.WARNING, "%s", text)
             yield self._core.error(request, error_code(error), text)
             return
         if may_tell:
             yield self._core.error(request, x.ErrorCode.INTERNAL, f"{name}: {error!r}")
         raise SessionError(f"{name}: internal error: {error!r}") from error
-
-    def _note(self, failure: str) -> None:
-        """Log a failure, unless this client has filled the log with enough of them."""
-        state = self.state
-        state.n_failures += 1
-        if state.n_failures <= _MAX_LOGGED:
-            log.warning("%s: %s", state.peer, failure)
-        if state.n_failures == _MAX_LOGGED:
-            log.warning("%s: its further failures are only counted", state.peer)
 
     def _advance(self, message: Message, outcome: Message) -> None:
         """Go on to what a client may do after a step of the greeting.

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from app.devices.base import Device
-from app.errors import LlamaServeError
 from app.rpc_backend.errors import RemoteProtocolError
 from app.rpc_backend.worker.access import OPEN, Access
 from app.rpc_backend.worker.all_reduce import Groups
@@ -26,6 +25,8 @@ from app.rpc_backend.worker.tensor_store import TensorStore
 log = logging.getLogger(__name__)
 
 _N_BESIDE: Final = 4
+_MAX_NOTES: Final = 100
+"""Most lines in the log about what one client could not have."""
 
 
 @dataclass(slots=True)
@@ -50,6 +51,7 @@ class ClientState:
     mail: Mail = field(default_factory=Mail)
     n_failures: int = 0
     """Commands that failed without ending the conversation."""
+    _n_notes: int = 0
     _beside: ThreadPoolExecutor | None = None
 
     def __post_init__(self) -> None:
@@ -64,6 +66,14 @@ class ClientState:
         if index >= len(self.devices):
             raise RemoteProtocolError(f"device {index}: this worker has {len(self.devices)}")
         return self.devices[index]
+
+    def note(self, level: int, text: str, *values: object) -> None:
+        """Log a line about the client, unless it has filled the log with enough of them."""
+        self._n_notes += 1
+        if self._n_notes <= _MAX_NOTES:
+            log.log(level, f"%s: {text}", self.peer, *values)
+        if self._n_notes == _MAX_NOTES:
+            log.warning("%s: its further failures are only counted", self.peer)
 
     @property
     def beside(self) -> ThreadPoolExecutor:
@@ -92,6 +102,7 @@ class ClientState:
             self.buffers.remove(held.handle)
             try:
                 held.device.free(held.buffer)
-            except LlamaServeError as error:
-                log.warning("%s: a buffer was not freed: %s", self.peer, error)
+            except Exception:
+                # Whatever a device raises, the other buffers are freed.
+                log.exception("%s: a buffer was not freed", self.peer)
         self.mail.close()
