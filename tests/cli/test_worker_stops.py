@@ -26,7 +26,7 @@ from tests.helpers.process import free_port, own_worker
 from tests.helpers.rpc_link import received
 
 SIGNALS: Final = [signal.SIGTERM, signal.SIGINT]
-LIMIT_S: Final = 20
+LIMIT_S: Final = 60
 SIDE: Final = 2048
 UPLOAD: Final = 1 << 20
 

@@ -16,7 +16,7 @@ from tests.helpers.eventually import eventually
 from tests.helpers.native import native_library
 from tests.helpers.rpc_link import spread_graph
 
-LIMIT_S = 20
+LIMIT_S = 60
 
 
 def test_those_who_wait_come_in_order_and_before_who_has_just_let_go() -> None:

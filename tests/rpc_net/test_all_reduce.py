@@ -82,7 +82,7 @@ def results(
         device.get_tensor(tensor, 0, tensor.nbytes)
         for device, tensor in zip(workers, tensors, strict=True)
     )
-    return first.result(60), second.result(20)
+    return first.result(60), second.result(60)
 
 
 def values(n: int, seed: int) -> torch.Tensor:

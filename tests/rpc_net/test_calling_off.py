@@ -22,7 +22,7 @@ from tests.helpers.eventually import eventually
 from tests.helpers.held_device import HeldDevice
 from tests.helpers.rpc_link import serving, spread_graph
 
-LIMIT_S: Final = 20
+LIMIT_S: Final = 60
 TARGET: Final = Address("b", 7)
 KEY: Final = bytes(16)
 

@@ -106,7 +106,7 @@ def test_strangers_leave_few_lines_and_all_are_counted(
         for _ in range(N):
             # It may be closed at the other end at any time.
             address = ("127.0.0.1", server.port)
-            with suppress(OSError), socket.create_connection(address, timeout=10) as sock:
+            with suppress(OSError), socket.create_connection(address, timeout=60) as sock:
                 sock.sendall(said)
                 sock.shutdown(socket.SHUT_WR)
                 while sock.recv(1000):
@@ -124,7 +124,7 @@ def test_clients_that_are_served_have_a_line_each(
     caplog.set_level(logging.INFO)
     with serving([NullDevice()]) as server:
         for _ in range(N):
-            with socket.create_connection(("127.0.0.1", server.port), timeout=10) as sock:
+            with socket.create_connection(("127.0.0.1", server.port), timeout=60) as sock:
                 sock.sendall(HELLO + frame(Cmd.DEVICE_COUNT))
                 read(sock, 36 + 12)
         eventually(lambda: server.n_clients == 0)
@@ -149,11 +149,11 @@ def test_a_stranger_that_leaves_while_it_is_accepted_costs_no_client_its_place(
 
     with serving([NullDevice()]) as server:
         port = server.port
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as sock:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as sock:
             sock.sendall(HELLO)
             read(sock, 36)
             monkeypatch.setattr(socket.socket, "accept", failing)
-            socket.create_connection(("127.0.0.1", port), timeout=10).close()
+            socket.create_connection(("127.0.0.1", port), timeout=60).close()
             eventually(lambda: "could not be accepted: refused by the system" in caplog.text)
             if is_cut_off:
                 assert sock.recv(1) == b""
