@@ -218,6 +218,7 @@ EMITTERS: Final[dict[Op, Emitter]] = {
     **{op: Emitter(_binary, _accepts_rows(0, 1)) for op in (Op.ADD, Op.SUB, Op.MUL, Op.DIV)},
     **{op: Emitter(_copy, _accepts_copy) for op in (Op.DUP, Op.CPY, Op.CONT)},
     Op.SCALE: Emitter(_plain(Kind.SCALE), _accepts_rows(0)),
+    Op.NORM: Emitter(_plain(Kind.NORM), _accepts_rows(0)),
     Op.RMS_NORM: Emitter(_plain(Kind.RMS_NORM), _accepts_rows(0)),
     Op.SOFT_MAX: Emitter(_plain(Kind.SOFT_MAX), _accepts_soft_max),
     Op.UNARY: Emitter(_plain(Kind.UNARY), _accepts_unary),

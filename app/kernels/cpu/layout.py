@@ -41,6 +41,7 @@ class Kind(IntEnum):
     ARGSORT = 20
     SUM_ROWS = 21
     CLAMP = 22
+    NORM = 23
 
 
 class StepFlag(IntFlag):

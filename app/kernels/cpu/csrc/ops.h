@@ -16,6 +16,7 @@ int32_t binary(const Step &step, int ith, int nth);
 int32_t scale(const Step &step, int ith, int nth);
 int32_t glu(const Step &step, int ith, int nth);
 int32_t unary(const Step &step, int ith, int nth);
+int32_t norm(const Step &step, int ith, int nth);
 int32_t rms_norm(const Step &step, int ith, int nth);
 int32_t soft_max(const Step &step, int ith, int nth);
 int32_t rope_table(const Step &step, int ith, int nth);

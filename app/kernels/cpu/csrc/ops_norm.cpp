@@ -1,4 +1,4 @@
-// RMS_NORM, with the weight that usually follows, SUM_ROWS and SOFT_MAX over rows of F32.
+// NORM, RMS_NORM with the weight that usually follows, SUM_ROWS and SOFT_MAX over rows of F32.
 #include <cmath>
 
 #include "attention.h"
@@ -23,6 +23,21 @@ float mean_square(const float *x, int64_t n) {
         rest += x[i] * x[i];
     }
     return (vsum((sums[0] + sums[1]) + (sums[2] + sums[3])) + rest) / static_cast<float>(n < 1 ? 1 : n);
+}
+
+double sum_of(const float *x, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; ++i) {
+        sum += static_cast<double>(x[i]);
+    }
+    return sum;
+}
+
+void centred(const float *x, float *out, int64_t n) {
+    const auto mean = static_cast<float>(sum_of(x, n) / static_cast<double>(n < 1 ? 1 : n));
+    for (int64_t i = 0; i < n; ++i) {
+        out[i] = x[i] - mean;
+    }
 }
 
 void scaled(const float *x, const float *weight, float factor, float *out, int64_t n) {
@@ -82,17 +97,28 @@ int32_t rms_norm(const Step &step, int ith, int nth) {
     return OK;
 }
 
+int32_t norm(const Step &step, int ith, int nth) {
+    const TensorRef &x = step.src[0];
+    const float eps = param_f32(step, 0);
+    const int64_t n = x.ne[0];
+    const Range mine = share(n_rows(step.dst), ith, nth);
+    for (int64_t row = mine.first; row < mine.last; ++row) {
+        const RowIndex at = row_index(step.dst, row);
+        float *out = f32_row(step.dst, at.i1, at.i2, at.i3);
+        // The mean is taken away before the squares are added up: their difference would cancel.
+        centred(f32_row(x, at.i1, at.i2, at.i3), out, n);
+        scaled(out, nullptr, 1.0f / std::sqrt(mean_square(out, n) + eps), out, n);
+    }
+    return OK;
+}
+
 int32_t sum_rows(const Step &step, int ith, int nth) {
     const TensorRef &x = step.src[0];
     const Range mine = share(n_rows(x), ith, nth);
     for (int64_t row = mine.first; row < mine.last; ++row) {
         const RowIndex at = row_index(x, row);
         const float *in = f32_row(x, at.i1, at.i2, at.i3);
-        double sum = 0;
-        for (int64_t i = 0; i < x.ne[0]; ++i) {
-            sum += static_cast<double>(in[i]);
-        }
-        *f32_row(step.dst, at.i1, at.i2, at.i3) = static_cast<float>(sum);
+        *f32_row(step.dst, at.i1, at.i2, at.i3) = static_cast<float>(sum_of(in, x.ne[0]));
     }
     return OK;
 }

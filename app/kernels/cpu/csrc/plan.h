@@ -49,7 +49,8 @@ enum class Kind : int32_t {
     ARGSORT = 20,            // params[0]: 1 for the greatest first
     SUM_ROWS = 21,
     CLAMP = 22,
-    N_KINDS = 23,
+    NORM = 23,
+    N_KINDS = 24,
 };
 
 struct Step {

@@ -20,7 +20,7 @@ int32_t nop(const Step &, int, int) { return OK; }
 constexpr Kernel KERNELS[] = {
     nop,      quantize, matvec,   matmul,    binary, scale, rms_norm, rope,     set_rows,
     get_rows, attention, glu,     unary,     copy,   soft_max, rope_table, attention_combine, convert_bf16,
-    mul_mat_id, add_id,   argsort, sum_rows, clamp,
+    mul_mat_id, add_id,   argsort, sum_rows, clamp, norm,
 };
 static_assert(sizeof KERNELS / sizeof *KERNELS == static_cast<size_t>(Kind::N_KINDS), "one kernel per kind");
 
