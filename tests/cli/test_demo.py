@@ -22,13 +22,14 @@ from tests.helpers.eventually import eventually
 from tests.helpers.process import free_port
 
 STARTER = """
-import signal
+import signal, time
 from app.cli.demo import exit_on_sigterm, start_demo_workers
 signal.signal(signal.SIGINT, signal.default_int_handler)
 exit_on_sigterm()
 with start_demo_workers(1) as workers:
     print(workers.endpoints[0], flush=True)
-    signal.pause()
+    while True:
+        time.sleep(0.05)
 """
 
 
