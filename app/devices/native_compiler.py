@@ -28,7 +28,7 @@ from app.kernels.cpu.step import GROUPED, Ref, Scratch, StepSpec, ref_at
 from app.kernels.table import Steps
 
 TABLE: dict[Op, Emitter] = {**EMITTERS, Op.MUL_MAT: MUL_MAT, Op.MUL_MAT_ID: MUL_MAT_ID}
-# Operations that are worth grouping source 0 for, and those whose native kernel reads it in either form.
+# Operations that are worth grouping source 0 for, and those whose native kernel reads either form.
 _WANTS_GROUPED = frozenset({Op.MUL_MAT, Op.MUL_MAT_ID})
 _READS_GROUPED = _WANTS_GROUPED | {Op.GET_ROWS}
 
