@@ -214,7 +214,7 @@ def _open_devices(options: Options) -> list[Device]:
 def _list_ops(options: Options) -> int:
     """Print what each device can run, one operation a line."""
     for device in _open_devices(options):
-        print("\n".join(list_ops(device)))
+        print("\n".join(list_ops(device)), flush=True)
         device.close()
     return 0
 

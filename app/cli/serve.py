@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         files = read_config_files(config_paths(os.environ))
         command = read_command(sys.argv[1:] if argv is None else argv, os.environ, files)
         if (text := _printed(command)) is not None:
-            print(text)
+            print(text, flush=True)
             return 0
         setup_logging(command.logs)
         heed_no_rdma(os.environ)
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             from app.cli.list_devices import list_devices
 
             engine = command.engine
-            print(list_devices(engine.rpc_endpoints, engine.rpc_secret, engine.rpc_tls))
+            print(list_devices(engine.rpc_endpoints, engine.rpc_secret, engine.rpc_tls), flush=True)
             return 0
         return _serve(command)
     except LlamaServeError as error:

@@ -224,7 +224,12 @@ def test_a_limit_that_is_no_size_is_refused(text: str) -> None:
         parse_options(["-c", "/x", "--cache-size", text], {})
 
 
-def test_the_list_of_operations_survives_a_reader_that_has_enough() -> None:
+@pytest.mark.parametrize("level", ["portable", "reference"])
+def test_the_list_of_operations_survives_a_reader_that_has_enough(
+    level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the list fits into a buffer, so that nothing is written before the end, or not."""
+    monkeypatch.setenv("LLAMA_SERVE_CPU_LEVEL", level)
     command = [sys.executable, "-m", "app.cli.rpc_server", "--list-ops", "-d", "CPU"]
     with subprocess.Popen(
         command, cwd=PROJECT_ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
