@@ -230,6 +230,7 @@ def test_the_list_of_operations_survives_a_reader_that_has_enough(
 ) -> None:
     """Whether the list fits into a buffer, so that nothing is written before the end, or not."""
     monkeypatch.setenv("LLAMA_SERVE_CPU_LEVEL", level)
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     command = [sys.executable, "-m", "app.cli.rpc_server", "--list-ops", "-d", "CPU"]
     with subprocess.Popen(
         command, cwd=PROJECT_ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
