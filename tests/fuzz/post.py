@@ -45,8 +45,9 @@ def post(dice: Dice, link: Caller, worker: Worker) -> None:
     data = dice.randbytes(source.size)
     link.call(m.SetTensor(source.whole, 0, 0), data)
     before = link.read(target)
-    number = dice.u64()
     n_errors, right = link.n_errors, dice.chance(0.6)
+    # One that has been used may still stand in the mailbox, and is refused then.
+    number = dice.getrandbits(64) if right else dice.u64()
     sent_key = key if right or dice.chance(0.7) else dice.damaged(key).ljust(16)
     tensor, start = dice.choice(((source.part(size, 64), 0), (source.whole, 64)))
     if dice.chance(0.5):
