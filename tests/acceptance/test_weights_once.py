@@ -231,5 +231,5 @@ def test_a_stock_client_does_not_send_large_weights_again(source: str, tmp_path:
 
         # Before it come connections that only ask, and its line comes when it has gone.
         eventually(lambda: received() > 10)
-    # The output matrix has 28.7 of 92.1 MiB, and is the only tensor above the stock threshold.
-    assert received() < 65
+        # The output matrix has 28.7 of 92.1 MiB, and is the only tensor above the stock threshold.
+        assert received() < 65
