@@ -195,10 +195,6 @@ def _accepts_argsort(lib: NativeLibrary, node: Tensor) -> bool:
     return x.type == F32 and x.has_contiguous_rows and node.has_contiguous_rows
 
 
-def _accepts_add_id(lib: NativeLibrary, node: Tensor) -> bool:
-    return _rows(node, 0, 1) and node.require(2).type == GGMLType.I32
-
-
 def _copy(ctx: EmitContext, node: Tensor) -> None:
     source = node.require(0)
     size = TRAITS[source.type].type_size if source.type == node.type else 0
@@ -227,7 +223,7 @@ EMITTERS: Final[dict[Op, Emitter]] = {
     Op.SET_ROWS: Emitter(_set_rows, _accepts_set_rows),
     Op.GET_ROWS: Emitter(_get_rows, _accepts_get_rows),
     Op.FLASH_ATTN_EXT: Emitter(_attention, _accepts_attention),
-    Op.ADD_ID: Emitter(_plain(Kind.ADD_ID), _accepts_add_id),
+    Op.ADD_ID: Emitter(_plain(Kind.ADD_ID), _accepts_rows(0, 1)),
     Op.ARGSORT: Emitter(_argsort, _accepts_argsort),
     Op.SUM_ROWS: Emitter(_plain(Kind.SUM_ROWS), _accepts_rows(0)),
     Op.CLAMP: Emitter(_plain(Kind.CLAMP), _accepts_rows(0)),

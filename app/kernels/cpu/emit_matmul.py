@@ -112,8 +112,8 @@ def _accepts_experts(lib: NativeLibrary, node: Tensor) -> bool:
     f32 = rows.type == F32 and node.type == F32
     apart = rows.has_contiguous_rows and node.has_contiguous_rows and experts.ne[0] > 0
     # Their number goes into 32 bits.
-    few = indices.type == GGMLType.I32 and indices.n_elements < 1 << 31
-    return f32 and apart and few and rows.ne[1] > 0 and is_groupable(lib, experts)
+    few = indices.n_elements < 1 << 31
+    return f32 and apart and few and is_groupable(lib, experts)
 
 
 MUL_MAT: Final = Emitter(_mul_mat, _accepts)

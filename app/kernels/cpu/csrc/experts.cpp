@@ -3,19 +3,12 @@
 // from memory once. The quantised rows of those few are brought side by side first, as the products want them.
 #include "experts.h"
 
-#include <algorithm>
-#include <cstring>
-
 #include "matvec_kernel.h"
 #include "ops.h"
 
 namespace ls {
 
 namespace {
-
-constexpr int64_t ALIGNMENT = 64;
-
-int64_t aligned(int64_t bytes) { return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
 
 int64_t n_pairs(const Step &step) { return step.src[2].ne[0] * step.src[2].ne[1]; }
 
@@ -43,10 +36,6 @@ Memory memory_of(const Step &step, int ith) {
     return {ends, pairs, pairs + n_pairs(step), start + index_bytes(step)};
 }
 
-int32_t index_at(const TensorRef &indices, int64_t slot, int64_t token) {
-    return static_cast<int32_t>(load_u32(indices.data + slot * indices.nb[0] + token * indices.nb[1]));
-}
-
 // False when an index is out of range. Each is read once: where the result overlaps the indices, another thread may have
 // begun to write it.
 bool sort_pairs(const Step &step, const Memory &memory) {
@@ -55,11 +44,11 @@ bool sort_pairs(const Step &step, const Memory &memory) {
     const int64_t n = n_pairs(step);
     std::fill_n(memory.ends, n_experts, 0);
     for (int64_t pair = 0; pair < n; ++pair) {
-        const int32_t expert = index_at(step.src[2], pair % n_used, pair / n_used);
+        const int64_t expert = index_at(step.src[2], pair % n_used, pair / n_used, 0);
         if (expert < 0 || expert >= n_experts) {
             return false;
         }
-        memory.experts[pair] = expert;
+        memory.experts[pair] = static_cast<int32_t>(expert);
         ++memory.ends[expert];
     }
     int32_t start = 0;
@@ -164,7 +153,7 @@ int32_t add_id(const Step &step, int ith, int nth) {
     const Range mine = share(n_rows(step.dst), ith, nth);
     for (int64_t row = mine.first; row < mine.last; ++row) {
         const RowIndex at = row_index(step.dst, row);
-        const int32_t index = index_at(step.src[2], at.i1, at.i2);
+        const int64_t index = index_at(step.src[2], at.i1, at.i2, 0);
         if (index < 0 || index >= biases.ne[1]) {
             return BAD_INDEX;
         }

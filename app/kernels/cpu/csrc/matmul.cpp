@@ -11,7 +11,6 @@ namespace ls {
 
 namespace {
 
-constexpr int64_t ALIGNMENT = 64;
 // Panels that a thread decodes before it multiplies: as much as stays in a second-level cache beside the tokens.
 constexpr int64_t PANEL_BUDGET = 512 * 1024;
 
@@ -37,8 +36,6 @@ struct Piece {
     int64_t first;
     int64_t last;
 };
-
-int64_t aligned(int64_t bytes) { return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
 
 int64_t n_units(int64_t n_rows) { return (n_rows + UNIT_ROWS - 1) / UNIT_ROWS; }
 

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "plan.h"
+#include "types.h"
 
 namespace ls {
 
@@ -46,6 +47,17 @@ inline uint8_t *row_of(const TensorRef &t, int64_t i1, int64_t i2, int64_t i3) {
 
 inline float *f32_row(const TensorRef &t, int64_t i1, int64_t i2, int64_t i3) {
     return reinterpret_cast<float *>(row_of(t, i1, i2, i3));
+}
+
+// Reads an index of either width.
+inline int64_t index_at(const TensorRef &indices, int64_t i0, int64_t i1, int64_t i2) {
+    const uint8_t *p = indices.data + i0 * indices.nb[0] + i1 * indices.nb[1] + i2 * indices.nb[2];
+    if (indices.type == TYPE_I32) {
+        return static_cast<int32_t>(load_u32(p));
+    }
+    int64_t value;
+    std::memcpy(&value, p, sizeof value);
+    return value;
 }
 
 struct Range {

@@ -9,19 +9,6 @@ namespace ls {
 
 namespace {
 
-constexpr int32_t TYPE_I32 = 26;
-
-// Reads an index of either width.
-int64_t index_at(const TensorRef &indices, int64_t i0, int64_t i1, int64_t i2) {
-    const uint8_t *p = indices.data + i0 * indices.nb[0] + i1 * indices.nb[1] + i2 * indices.nb[2];
-    if (indices.type == TYPE_I32) {
-        return static_cast<int32_t>(load_u32(p));
-    }
-    int64_t value;
-    std::memcpy(&value, p, sizeof value);
-    return value;
-}
-
 void decode_f16(const uint8_t *in, float *out, int64_t n) {
     const auto *half = reinterpret_cast<const uint16_t *>(in);
     int64_t i = 0;

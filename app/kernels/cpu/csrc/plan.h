@@ -74,6 +74,10 @@ enum Status : int32_t { OK = 0, BAD_INDEX = 1, UNSUPPORTED = 2 };
 // One thread's part of a step; `ith` of `nth`. Steps are separated by a barrier.
 using Kernel = int32_t (*)(const Step &step, int ith, int nth);
 
+// What a thread has of a step's scratch begins and ends with a cache line.
+constexpr int64_t ALIGNMENT = 64;
+inline int64_t aligned(int64_t bytes) { return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
+
 }  // namespace ls
 
 extern "C" {

@@ -24,6 +24,7 @@ enum Type : int32_t {
     TYPE_Q6_K = 14,
     TYPE_IQ4_NL = 20,
     TYPE_IQ4_XS = 23,
+    TYPE_I32 = 26,  // of indices only
     TYPE_BF16 = 30,
     TYPE_MXFP4 = 39,
 };
